@@ -109,6 +109,42 @@ constexpr std::array kScenarios{
             JobPlan& job = m.job(2, 5);
             m.quarrel(job);
           }},
+    Named{"drops",
+          [](Maker& m) {
+            m.drop(m.job(1, 5));
+            if (m.random().one_in(3)) m.healing_faults(4);
+            if (m.random().one_in(4)) m.make_async(m.job(2, 3));
+          }},
+    Named{"drops_replaced",
+          [](Maker& m) {
+            m.majority_job(3);
+            m.drop(m.scenario().jobs.front());
+            m.replace_servers(2);
+            if (m.random().one_in(2)) m.restart_scheduler(2);
+            if (m.random().one_in(2)) m.cut_lanes(1, 4);
+          }},
+    Named{"drops_shrink",
+          [](Maker& m) {
+            m.drop(m.loose_job(2, 6));
+            m.lose_workers(2);
+            if (m.random().one_in(2)) m.replace_servers(2);
+          }},
+    Named{"drops_local_groups",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(2, 7);
+            m.group(job);
+            m.drop(job);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(3)) m.healing_faults(4);
+          }},
+    Named{"drops_gpus",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(1, 5);
+            m.give_gpus(job);
+            m.drop(job);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(3)) m.healing_faults(4);
+          }},
     Named{"restarted",
           [](Maker& m) {
             m.job(2, 4);

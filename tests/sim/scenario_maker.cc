@@ -158,6 +158,12 @@ void ScenarioMaker::quarrel(JobPlan& job) {
     server.memory_max = 32ull * 1024 * 1024;
 }
 
+void ScenarioMaker::drop(JobPlan& job) {
+  job.drop_every = random_.between(1u, 3u);
+  job.rounds += 3;
+  job.free_running = random_.one_in(2);
+}
+
 FaultPlan& ScenarioMaker::fault(FaultPlan::Kind kind, bool on_scheduler_too) {
   if (kind == FaultPlan::Kind::cut_lanes || kind == FaultPlan::Kind::refuse) survive_cuts();
   FaultPlan fault;

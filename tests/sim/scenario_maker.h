@@ -44,6 +44,8 @@ class ScenarioMaker {
   void give_gpus(JobPlan& job);
   // One of its ranks disagrees with the others, who have room for a tensor too many.
   void quarrel(JobPlan& job);
+  // Its tensors are dropped and declared again while it runs.
+  void drop(JobPlan& job);
 
   // ---- faults ----
   FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false);

@@ -95,7 +95,8 @@ bool ShrunkAnswers::may_fail(std::size_t tensor, std::uint64_t round, const Erro
   if (!job_.shrinks || lost_.empty() || error.code != ErrorCode::peer_lost) return false;
   const RoundCall how = round_plan(job_, tensor, round);
   const auto says = [&](std::string_view text) { return error.message.find(text) != std::string::npos; };
-  if (!says(fmt::format("round {} of {}", round, job_.tensors[tensor].name))) return false;
+  if (!says(fmt::format("round {} of {}", said_round(job_, tensor, round), job_.tensors[tensor].name)))
+    return false;
   if (how.is_broadcast()) return is_lost(how.root) && says("the root of the broadcast is lost");
   return adds(how.operation) && !job_.unequal_sums && says("ranks, others");
 }

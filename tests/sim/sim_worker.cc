@@ -189,14 +189,56 @@ void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::v
   if (!ids) return give_up(ids.error());
   if (ids->size() != which.size()) return fail("declare returned another number of tensors");
   if (state_ != State::declaring && state_ != State::running) return;
-  for (std::size_t i = 0; i < which.size(); ++i)
+  for (std::size_t i = 0; i < which.size(); ++i) {
     tensors_[which[i]].id = (*ids)[i];
-  if (state_ == State::running) return begin_round(which.front());  // the late one
+    note_id(which[i]);
+  }
+  if (state_ == State::running) return begin_round(which.front());  // a late one, or a new one
   undeclared_ -= which.size();
   if (undeclared_ > 0) return;
   const QuarrelPlan::Kind kind = job_.plan.quarrel.kind;
-  if (kind == QuarrelPlan::Kind::tensor || kind == QuarrelPlan::Kind::too_large) return declare_quarrel();
+  if (kind == QuarrelPlan::Kind::tensor || kind == QuarrelPlan::Kind::too_large)
+    return declare_quarrel(false);
   train();
+}
+
+// However often it is dropped, and whenever. Of a tensor without elements nobody knows after a restart of the
+// scheduler who has had it (decision 0034).
+void SimWorker::note_id(std::size_t tensor) {
+  if (job_.plan.tensors[tensor].elements == 0) return;
+  const TensorId id = tensors_[tensor].id;
+  const auto [known, is_first] = job_.ids.emplace(std::pair{tensor, job_.drops[tensor][rank_.value]}, id);
+  if (known->second != id) {
+    fail(fmt::format("declaration {} of {} is tensor {} here, and {} elsewhere", known->first.second,
+                     job_.plan.tensors[tensor].name, id.value, known->second.value));
+  }
+}
+
+Status SimWorker::drop(TensorId tensor, std::function<void()> check_ended) {
+  calling_ = true;
+  auto done = once<Status>([check_ended = std::move(check_ended)](const Status& status) {
+    if (status) check_ended();
+  });
+  const Status dropped = engine_->drop(tensor, std::move(done));
+  calling_ = false;
+  if (!dropped) --callbacks_due_;
+  return dropped;
+}
+
+void SimWorker::renew(std::size_t tensor) {
+  TensorRun& run = tensors_[tensor];
+  run.is_renewed = true;
+  const std::uint64_t drops = ++job_.drops[tensor][rank_.value];
+  const Status dropped = drop(run.id, [this, tensor, drops] {
+    if (job_.plan.tensors[tensor].elements == 0) return;
+    for (std::uint32_t r = 0; r < job_.plan.world_size(); ++r) {
+      const bool needs_it = !job_.has_closed[r] && !job_.shrunk.is_lost(Rank{r});
+      if (needs_it && job_.drops[tensor][r] < drops)
+        fail(fmt::format("{} has ended before rank {} has dropped it", job_.plan.tensors[tensor].name, r));
+    }
+  });
+  if (!dropped) return give_up(dropped.error());
+  declare(std::vector<std::size_t>{tensor});
 }
 
 void SimWorker::train() {
@@ -213,50 +255,62 @@ void SimWorker::train() {
   }
 }
 
-// Whoever declares first learns of the quarrel only when it uses the tensor.
-void SimWorker::declare_quarrel() {
+// Whoever declares first learns of the quarrel only when it uses the tensor. Then all declare it `again`.
+void SimWorker::declare_quarrel(bool again) {
   const QuarrelPlan& quarrel = job_.plan.quarrel;
   TensorDeclaration declaration;
   declaration.name = "quarrel";
   declaration.elements = quarrel.kind == QuarrelPlan::Kind::too_large ? kTooManyElements
-                         : quarrel.rank == rank_                      ? kQuarrelElements + 1
+                         : quarrel.rank == rank_ && !again            ? kQuarrelElements + 1
                                                                       : kQuarrelElements;
   const std::uint64_t elements = declaration.elements;
   calling_ = true;
-  engine_->declare({declaration},
-                   once<Result<std::vector<TensorId>>>([this, elements](Result<std::vector<TensorId>> ids) {
-                     on_quarrel_declared(elements, ids);
-                   }));
+  engine_->declare({declaration}, once<Result<std::vector<TensorId>>>(
+                                      [this, again, elements](Result<std::vector<TensorId>> ids) {
+                                        on_quarrel_declared(again, elements, ids);
+                                      }));
   calling_ = false;
 }
 
-void SimWorker::on_quarrel_declared(std::uint64_t elements, const Result<std::vector<TensorId>>& ids) {
+void SimWorker::on_quarrel_declared(bool again, std::uint64_t elements,
+                                    const Result<std::vector<TensorId>>& ids) {
+  const bool is_too_large = job_.plan.quarrel.kind == QuarrelPlan::Kind::too_large;
+  if (!ids && again) return give_up(ids.error());
   if (!ids) {
     check_quarrel(ids.error());
-    return train();
+    return is_too_large ? train() : declare_quarrel(true);  // there is nothing to drop
   }
-  if (job_.plan.quarrel.kind == QuarrelPlan::Kind::too_large)
-    return fail("a tensor was declared that fits nowhere");
-  quarrel_data_.resize(elements * size_of(DType::f32));
-  auto done = once<Result<std::uint32_t>>([this](const Result<std::uint32_t>& result) {
-    if (result) return fail("a tensor was summed that is not declared alike");
-    check_quarrel(result.error());
-    train();
-  });
+  if (is_too_large) return fail("a tensor was declared that fits nowhere");
+  quarrel_data_.assign(elements * size_of(DType::f32), std::byte{});
+  const TensorId tensor = ids->front();
+  auto done = once<Result<std::uint32_t>>(
+      [this, again, tensor](const Result<std::uint32_t>& result) { on_quarrel_done(again, tensor, result); });
   calling_ = true;
   const Status begun =
-      engine_->begin(testing::push_pull_of(ids->front(), quarrel_data_, quarrel_data_, Operation::sum, done));
+      engine_->begin(testing::push_pull_of(tensor, quarrel_data_, quarrel_data_, Operation::sum, done));
   calling_ = false;
   if (begun) return;
   --callbacks_due_;
-  check_quarrel(begun.error());
-  train();
+  on_quarrel_done(again, tensor, begun.error());
 }
 
-// The tensor fails in this round, and for good.
+void SimWorker::on_quarrel_done(bool again, TensorId tensor, const Result<std::uint32_t>& result) {
+  if (again) {
+    if (!result) return give_up(result.error());
+    if (*result != job_.plan.world_size()) fail("a tensor that was declared again has another weight");
+    return train();
+  }
+  if (result) return fail("a tensor was summed that is not declared alike");
+  check_quarrel(result.error());
+  const Status dropped = drop(tensor, [] {});
+  if (!dropped) return give_up(dropped.error());
+  declare_quarrel(true);
+}
+
+// The tensor fails in this round, for good.
 bool SimWorker::is_quarrel(std::size_t tensor, std::uint64_t round) const {
   const QuarrelPlan& quarrel = job_.plan.quarrel;
-  return quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round >= quarrel.round;
+  return quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round == quarrel.round;
 }
 
 void SimWorker::check_quarrel(const Error& error) {
@@ -309,6 +363,8 @@ void SimWorker::begin_next() {
 
 void SimWorker::begin_round(std::size_t tensor) {
   TensorRun& run = tensors_[tensor];
+  if (renews(job_.plan, tensor, run.next_round) && !run.is_renewed) return renew(tensor);
+  run.is_renewed = false;
   auto operation = std::make_unique<UnderWay>();
   operation->round = run.next_round++;
   operation->serial = ++serial_;
@@ -371,10 +427,10 @@ void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<s
     return fail("a callback of an operation that is not under way");
   const std::unique_ptr<UnderWay> operation = std::move(run.under_way);
   // Others may be a round ahead of this rank, and quarrel before it has its answer.
-  const bool may_quarrel = is_quarrel(tensor, operation->round + 1) && !result;
+  const bool may_quarrel = is_quarrel(tensor, operation->round) || is_quarrel(tensor, operation->round + 1);
   if (is_quarrel(tensor, operation->round) && result) {
     fail("a round succeeded on which the ranks do not agree");
-  } else if (may_quarrel && result.error().code == ErrorCode::configuration) {
+  } else if (may_quarrel && !result && result.error().code == ErrorCode::configuration) {
     check_quarrel(result.error());
   } else if (!result && job_.shrunk.may_fail(tensor, operation->round, result.error())) {
     job_.shrunk.note_failed(tensor, operation->round, rank_);
@@ -488,6 +544,7 @@ void SimWorker::close_later() {
 void SimWorker::close() {
   if (state_ == State::closing) return;
   state_ = State::closing;
+  job_.has_closed[rank_.value] = true;
   close_at_ = node_.loop().now();
   calling_ = true;
   engine_->close(kCloseTimeout, once<Status>([this](const Status& status) { on_closed(status); }));

@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "client/src/engine/client_engine.h"
@@ -39,6 +41,8 @@ struct JobContext {
         begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)),
         answered(begun),
         barriers(plan.world_size(), 0),
+        drops(begun),
+        has_closed(plan.world_size(), false),
         shrunk(plan) {}
 
   const JobPlan plan;
@@ -48,7 +52,11 @@ struct JobContext {
   std::vector<std::vector<std::uint64_t>> begun;     // by tensor and rank: rounds begun
   std::vector<std::vector<std::uint64_t>> answered;  // async, likewise: deltas that have an answer
   std::vector<std::uint64_t> barriers;               // by rank: entered
-  ShrunkAnswers shrunk;                              // of a job that shrinks, instead of `expected`
+  std::vector<std::vector<std::uint64_t>> drops;     // by tensor and rank: how often it was dropped
+  std::vector<bool> has_closed;                      // by rank: or is about to
+  // By tensor and how often it had been dropped before; the same on all ranks.
+  std::map<std::pair<std::size_t, std::uint64_t>, TensorId> ids;
+  ShrunkAnswers shrunk;  // of a job that shrinks, instead of `expected`
 };
 
 class SimWorker {
@@ -77,6 +85,7 @@ class SimWorker {
   struct TensorRun {
     TensorId id;
     std::uint64_t next_round = 0;
+    bool is_renewed = false;  // for that one
     std::unique_ptr<UnderWay> under_way;
     std::vector<std::vector<std::uint64_t>> seen;  // async: per partition and rank, deltas seen
   };
@@ -89,8 +98,12 @@ class SimWorker {
   void declare(const std::vector<std::size_t>& which);
   bool declares_late() const;
   void on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids);
-  void declare_quarrel();
-  void on_quarrel_declared(std::uint64_t elements, const Result<std::vector<TensorId>>& ids);
+  void declare_quarrel(bool again);
+  void on_quarrel_declared(bool again, std::uint64_t elements, const Result<std::vector<TensorId>>& ids);
+  void on_quarrel_done(bool again, TensorId tensor, const Result<std::uint32_t>& result);
+  Status drop(TensorId tensor, std::function<void()> check_ended);
+  void renew(std::size_t tensor);
+  void note_id(std::size_t tensor);
   void check_quarrel(const Error& error);
   bool is_quarrel(std::size_t tensor, std::uint64_t round) const;
   void on_round_over(std::size_t tensor);

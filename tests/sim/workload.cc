@@ -96,6 +96,19 @@ std::vector<std::vector<std::uint32_t>> JobPlan::contributors() const {
   return all;
 }
 
+bool renews(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
+  const bool is_sync = job.tensors[tensor].mode == Mode::sync;
+  if (is_sync && round > 0 && job.drop_every > 0 && round % job.drop_every == 0) return true;
+  return job.quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round == job.quarrel.round + 1;
+}
+
+std::uint64_t said_round(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
+  std::uint64_t first = round;
+  while (first > 0 && !renews(job, tensor, first))
+    --first;
+  return round - first;
+}
+
 RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   Random random(mix(job.seed, 1, tensor, round));
   RoundCall plan;

@@ -41,7 +41,8 @@ struct WorkerPlan {
   bool has_gpu = false;              // some of its rounds are in that one's memory
 };
 
-// One rank that does not do as the others do; everybody is to hear of it, and the job goes on.
+// One rank that does not do as the others do; everybody is to hear of it, drops the tensor, declares it
+// again, and goes on.
 struct QuarrelPlan {
   enum class Kind {
     none,
@@ -66,6 +67,7 @@ struct JobPlan {
   QuarrelPlan quarrel;
   std::uint64_t partition_bytes = kMinPartitionBytes;
   std::uint32_t rounds = 4;
+  std::uint32_t drop_every = 0;  // rounds: then a synchronous tensor is dropped and declared again; 0: never
   bool opposite_orders = false;  // each worker pushes tensors in an order of its own
   bool free_running = false;     // a tensor's next round begins as soon as its last one is done
   bool declares_late = false;    // if free running: the last tensor while the others are trained
@@ -85,6 +87,11 @@ struct JobPlan {
   // PushPull frames without any fault.
   std::uint64_t pushes() const { return partitions() * rounds * world_size(); }
 };
+
+// Before this round the tensor is dropped and declared again.
+bool renews(const JobPlan& job, std::size_t tensor, std::uint64_t round);
+// Its number since then: what the product says.
+std::uint64_t said_round(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 
 RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);

@@ -178,7 +178,10 @@ TEST_CASE("attach: at once, then again and again, with all that was said, while 
         std::vector<DeclaredTensor>{
             {{}, c.tensor, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{1}, LaneIndex{0}}}});
   CHECK(report.failed.empty());
-  CHECK(report.attached == Attached{});
+  Attached attached;
+  attached.next_tensor = TensorId{1};
+  attached.next_partition = PartitionId{3};
+  CHECK(report.attached == attached);
   CHECK(c.scheduler().frames.empty());
   c.lane(0).deliver(c.answer(0, 1, 2 * (kSlice + 100)), bytes_of(kSlice, 9));
   c.lane(1).deliver(c.answer(1, 1, 2 * kSlice), bytes_of(kSlice, 8));
@@ -227,7 +230,7 @@ TEST_CASE("attach: what has moved, failed, settled and been met at is said as it
   REQUIRE(report.declared.size() == 1);
   CHECK(report.declared[0].tensors[0].owners == std::vector{LaneIndex{2}, LaneIndex{1}, LaneIndex{1}});
   CHECK(report.failed == std::vector<TensorFailed>{{JobRun{ScriptedCluster::kRun}, c.tensor, differs}});
-  CHECK(report.attached == Attached{{LaneIndex{0}}, 3, 2});
+  CHECK(report.attached == Attached{{LaneIndex{0}}, 3, 2, 0, TensorId{1}, PartitionId{3}});
   CHECK(c.scheduler().next<Barrier>().number == 2);
   CHECK(c.scheduler().frames.empty());
 

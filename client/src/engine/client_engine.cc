@@ -19,7 +19,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
             config_, log_, std::move(make_group)),
       declares_(data_, link_),
-      waits_(loop, config_, log_, link_, data_, declares_, barriers_),
+      waits_(loop, config_, log_, link_, data_, declares_, barriers_, drops_),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() {
@@ -103,6 +103,24 @@ void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
   data_.fail_tensor(failed.tensor, failed.error);
 }
 
+// ---- drop ----
+
+Status ClientEngine::drop(TensorId tensor, Done done) {
+  if (Status status = ready(); !status.ok()) return status;
+  if (Status status = data_.drop(tensor); !status.ok()) return status;
+  drops_.add(tensor, data_.tensors().find(tensor)->shape().name, std::move(done));
+  link_.send(DropTensors{0, data_.job_run(), {tensor}, {}});
+  return {};
+}
+
+void ClientEngine::on_ended(const DropTensors& ended) {
+  for (const TensorId tensor : ended.tensors) {
+    if (Status status = data_.forget(tensor); !status.ok()) return fail(status.error());
+    declares_.forget(tensor);
+    drops_.end(tensor);
+  }
+}
+
 // Those who wait for other partitions of it hear of it by the scheduler. In a group the leader does, and what
 // is under way ends in the group's order.
 void ClientEngine::on_parted(TensorId tensor, const Error& error) {
@@ -144,6 +162,8 @@ void ClientEngine::on_taken_up() {
   attached.barriers_arrived = barriers_.arrived();
   attached.barriers_done = barriers_.done();
   attached.run_age_ms = link_.run_age_ms();
+  attached.next_tensor = data_.next_tensor();
+  attached.next_partition = data_.next_partition();
   link_.send(attached);
   for (const LaneLost& said : data_.lost_links())
     link_.send(said);
@@ -168,6 +188,7 @@ void ClientEngine::fail(const Error& error) {
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
   declares_.fail(error);
   barriers_.fail(error);
+  drops_.fail(error);
   // Not at once: a callback above may have asked for something whose refusal is posted, and that comes first.
   if (closing_) post([this] { finish_close(); });
 }
@@ -265,6 +286,7 @@ void ClientEngine::finish_close() {
   data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
     declares_.fail(cancelled);
     barriers_.fail(cancelled);
+    drops_.fail(cancelled);
     if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
     closed(data_.at_rest());
   });

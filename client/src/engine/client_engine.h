@@ -25,6 +25,7 @@
 
 #include "client/src/engine/declarations.h"
 #include "client/src/engine/pending_barriers.h"
+#include "client/src/engine/pending_drops.h"
 #include "client/src/engine/scheduler_link.h"
 #include "client/src/engine/wait_reports.h"
 #include "client/src/lanes/data_plane.h"
@@ -62,6 +63,11 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // a tensor again gives the same id.
   void declare(std::vector<TensorDeclaration> tensors, DeclareDone done);
 
+  // This rank makes no later calls on the tensor, and nothing of it is under way; its name may be declared
+  // again at once, and is another tensor then. `done`: it has ended, because all ranks have dropped it, left
+  // or are lost, and no server has it any more. An error: nothing has changed, and `done` is not called.
+  Status drop(TensorId tensor, Done done);
+
   // Begins what check() finds nothing wrong with. A tensor without elements completes at once, without
   // traffic, with the weight of the whole job.
   Status begin(Request&& request);
@@ -95,6 +101,10 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // Of the barrier that this worker has come to and that is not done; of a declaration of this tensor.
   void explain_barrier(Duration patience, Explained done) {
     waits_.explain_barrier(patience, std::move(done));
+  }
+  // Of a tensor that was dropped and has not ended.
+  void explain_drop(TensorId tensor, Duration patience, Explained done) {
+    waits_.explain_drop(tensor, patience, std::move(done));
   }
   void explain_declaration(std::string name, Duration patience, Explained done) {
     waits_.explain_declaration(std::move(name), patience, std::move(done));
@@ -133,6 +143,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_job_start(JobStart& start) override;
   void on_declared(Declared& declared) override;
   void on_tensor_failed(const TensorFailed& failed) override;
+  void on_ended(const DropTensors& ended) override;
   void on_moved(const Moved& moved) override;
   void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
   void on_barrier_done(const BarrierDone& barrier) override { barriers_.on_done(barrier); }
@@ -166,6 +177,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   bool joined_ = false;
   Declarations declares_;
   PendingBarriers barriers_;
+  PendingDrops drops_;
   WaitReports waits_;
   std::optional<PendingSettle> settle_;  // for when all declares are answered; only the last one counts
   std::optional<Error> failure_;

@@ -43,8 +43,9 @@ Result<std::optional<Declarations::Ended>> Declarations::on_declared(Declared& d
       if (!pending.error) pending.error = std::move(tensor.error);
     } else if (Status status = data_.add_tensor(declaration, tensor); !status.ok()) {
       if (status.error().code != ErrorCode::out_of_memory) return status.error();
-      // The other ranks are not to wait for this one.
+      // The other ranks are not to wait for this one, and the program has nothing that it could drop.
       tell_failed(tensor.tensor, status.error());
+      if (data_.drop(tensor.tensor).ok()) link_.send(DropTensors{0, data_.job_run(), {tensor.tensor}, {}});
       if (!pending.error) pending.error = status.error();
     }
   }

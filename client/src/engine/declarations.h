@@ -41,6 +41,8 @@ class Declarations {
   Result<std::optional<Ended>> on_declared(Declared& declared);
   // The tensor has failed on this worker: tells the scheduler, once, which fails it on all.
   void tell_failed(TensorId tensor, const Error& error);
+  // All ranks have dropped it.
+  void forget(TensorId tensor) { failed_.erase(tensor); }
   // The scheduler is there again: the tensors that have failed here, and what it has not answered.
   void send_failed() const;
   void ask_again() const;

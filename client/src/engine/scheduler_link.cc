@@ -204,6 +204,8 @@ bool SchedulerLink::handle_joined(Message& message) {
     owner_.on_barrier_done(*barrier);
   } else if (const auto* tensor = std::get_if<TensorFailed>(&message)) {
     owner_.on_tensor_failed(*tensor);
+  } else if (const auto* ended = std::get_if<DropTensors>(&message)) {
+    owner_.on_ended(*ended);
   } else if (const auto* moved = std::get_if<Moved>(&message)) {
     owner_.on_moved(*moved);
   } else if (const auto* shrunk = std::get_if<Shrunk>(&message)) {

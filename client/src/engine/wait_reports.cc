@@ -14,7 +14,8 @@ constexpr Duration kShortestPause = std::chrono::milliseconds(100);  // between 
 }  // namespace
 
 WaitReports::WaitReports(EventLoop& loop, const ClientConfig& config, Logger log, SchedulerLink& link,
-                         const DataPlane& data, const Declarations& declares, const PendingBarriers& barriers)
+                         const DataPlane& data, const Declarations& declares, const PendingBarriers& barriers,
+                         const PendingDrops& drops)
     : loop_(loop),
       config_(config),
       log_(std::move(log)),
@@ -22,6 +23,7 @@ WaitReports::WaitReports(EventLoop& loop, const ClientConfig& config, Logger log
       data_(data),
       declares_(declares),
       barriers_(barriers),
+      drops_(drops),
       queries_(loop, [&link](const Message& query) { link.send(query); }),
       overdue_waits_(config.stall_warn) {}
 
@@ -67,6 +69,18 @@ void WaitReports::explain_declaration(std::string name, Duration patience, Expla
   queries_.ask(Subject::declaration, std::move(name), patience,
                [unknown, usual = usual(), done = std::move(done)](const std::optional<Waits>& waits) {
                  done(bps::explain(waits, WaitKind::declaration, unknown, usual));
+               });
+}
+
+void WaitReports::explain_drop(TensorId tensor, Duration patience, Explained done) {
+  const std::string* const name = failure_ ? nullptr : drops_.name_of(tensor);
+  if (name == nullptr) return done({"nothing: the tensor has ended"});
+  const std::string unknown =
+      fmt::format("the drop of {}, which not all of the {} workers have dropped", *name, config_.world_size);
+  if (!describe_scheduler().empty()) return done({unknown});
+  queries_.ask(Subject::drop, *name, patience,
+               [unknown, usual = usual(), done = std::move(done)](const std::optional<Waits>& waits) {
+                 done(bps::explain(waits, WaitKind::drop, unknown, usual));
                });
 }
 

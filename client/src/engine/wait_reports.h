@@ -14,6 +14,7 @@
 #include "client/src/engine/declarations.h"
 #include "client/src/engine/overdue_waits.h"
 #include "client/src/engine/pending_barriers.h"
+#include "client/src/engine/pending_drops.h"
 #include "client/src/engine/scheduler_link.h"
 #include "client/src/engine/wait_queries.h"
 #include "client/src/lanes/data_plane.h"
@@ -27,7 +28,8 @@ class WaitReports {
  public:
   // All outlive it.
   WaitReports(EventLoop& loop, const ClientConfig& config, Logger log, SchedulerLink& link,
-              const DataPlane& data, const Declarations& declares, const PendingBarriers& barriers);
+              const DataPlane& data, const Declarations& declares, const PendingBarriers& barriers,
+              const PendingDrops& drops);
   ~WaitReports() { loop_.cancel(timer_); }
   WaitReports(const WaitReports&) = delete;
   WaitReports& operator=(const WaitReports&) = delete;
@@ -45,6 +47,7 @@ class WaitReports {
   void explain(TensorId tensor, Duration patience, Explained done);
   void explain_barrier(Duration patience, Explained done);
   void explain_declaration(std::string name, Duration patience, Explained done);
+  void explain_drop(TensorId tensor, Duration patience, Explained done);
 
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
   static constexpr Duration kUsual =
@@ -63,6 +66,7 @@ class WaitReports {
   const DataPlane& data_;
   const Declarations& declares_;
   const PendingBarriers& barriers_;
+  const PendingDrops& drops_;
   WaitQueries queries_;
   OverdueWaits overdue_waits_;
   TimerId timer_;

@@ -71,6 +71,12 @@ void GroupLeader::drop(TensorId tensor, const Error& error) {
   order_later();
 }
 
+void GroupLeader::forget(TensorId tensor) {
+  early_.erase(tensor);
+  failed_.erase(tensor);
+  sequencer_.forget(tensor);
+}
+
 void GroupLeader::executed() {
   sequencer_.executed();
   order();

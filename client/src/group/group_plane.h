@@ -78,7 +78,7 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   // All links are there, or there are none. Once; ends with on_group_begun.
   void start();
 
-  // Takes its memory. The tensor lives as long as this object; of a group of one, its next round may be any.
+  // Takes its memory. The tensor lives until forget(); of a group of one, its next round may be any.
   Status add(TensorState& tensor);
   // Its round has begun.
   void begun(TensorState& tensor);
@@ -86,6 +86,8 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   void answered(Partition& partition);
   // It has failed for all workers; known here or not.
   void drop(TensorId tensor, const Error& error);
+  // All ranks have dropped it; known here or not.
+  void forget(TensorId tensor);
   // This rank begins nothing more, and nothing is under way. `done`, when no member waits for it: perhaps
   // here.
   void leave(std::function<void()> done);

@@ -156,6 +156,13 @@ void Sequencer::drop(TimePoint now, TensorId tensor, const Error& error) {
   controls_.push_back(std::move(item));
 }
 
+void Sequencer::forget(TensorId tensor) {
+  const auto found = records_.find(tensor);
+  if (found == records_.end()) return;
+  waiting_ -= waits(found->second) ? 1 : 0;
+  records_.erase(found);
+}
+
 Status Sequencer::left(TimePoint now, std::uint32_t member) {
   for (const auto& [id, record] : records_) {
     if (record.dropped || !record.said[member]) continue;

@@ -61,6 +61,8 @@ class Sequencer {
   Status answered(TimePoint now, std::uint32_t member, const LocalAnswer& answer);
   // It has failed for all; the members that were ready for it end with this.
   void drop(TimePoint now, TensorId tensor, const Error& error);
+  // Nobody is, or will be, ready for it any more.
+  void forget(TensorId tensor);
   // It will be ready for nothing more, nor is anything of it under way.
   Status left(TimePoint now, std::uint32_t member);
   // The oldest batch that was not, here.

@@ -8,6 +8,15 @@
 #include "client/src/engine/scheduler_error.h"
 
 namespace bps {
+namespace {
+
+Error dropped_error(const TensorState& tensor) {
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("tensor '{}' has been dropped", tensor.shape().name),
+                    "declare it again: that is another tensor");
+}
+
+}  // namespace
 
 DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
                      Logger log, MakeGroup make_group)
@@ -100,6 +109,7 @@ Status DataPlane::begin(Request&& request) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("tensor {} has not been declared", request.tensor.value));
   }
+  if (tensor->dropped()) return dropped_error(*tensor);
   if (tensor->poisoned()) return tensor->poison();
   if (tensor->partitions().empty()) {
     loop_.post([done = std::move(request.done), weight = config_.world_size] { done(weight); });
@@ -142,6 +152,42 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
   if (tensor->is_grouped()) return tensors_.call_waiters();  // it ends in the group's order
   exchange_.fail(*tensor, error);
   tensors_.call_waiters();
+}
+
+Status DataPlane::drop(TensorId id) {
+  TensorState* const tensor = tensors_.find(id);
+  if (tensor == nullptr) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
+  }
+  if (tensor->dropped()) return dropped_error(*tensor);
+  if (Status status = tensor->may_drop(); !status.ok()) return status;
+  tensor->drop();
+  tensors_.call_waiters();
+  return {};
+}
+
+Status DataPlane::forget(TensorId id) {
+  if (exchange_.stopped()) return {};
+  if (ranks_.group() != nullptr) ranks_.group()->forget(id);
+  TensorState* const tensor = tensors_.find(id);
+  if (tensor == nullptr) return {};
+  if (!tensor->dropped()) {
+    return scheduler_error(fmt::format("the end of tensor '{}', which this rank uses", tensor->shape().name));
+  }
+  const std::vector<Partition>& partitions = tensor->partitions();
+  for (const Partition& partition : partitions)
+    lanes_.queue_of(partition.lane).release(partition.lane, 1);
+  if (!partitions.empty()) handoff_.forget(partitions.front().id, partitions.size());
+  tensors_.forget(id);
+  return {};
+}
+
+TensorId DataPlane::next_tensor() const {
+  return TensorId{static_cast<std::uint32_t>(tensors_.all().size())};
+}
+
+PartitionId DataPlane::next_partition() const {
+  return PartitionId{static_cast<std::uint32_t>(tensors_.partitions().size())};
 }
 
 void DataPlane::fail(const Error& error, std::function<void()> over) {

@@ -98,6 +98,15 @@ class DataPlane final : private HostRanks::Owner {
   // with `error`.
   void fail_tensor(TensorId tensor, const Error& error);
 
+  // This rank begins nothing more of the tensor. Unknown, dropped already, under way, or read in place still:
+  // invalid_argument, and nothing is changed.
+  Status drop(TensorId tensor);
+  // One that all have dropped, or that is not known here.
+  Status forget(TensorId tensor);
+  // Above all that the scheduler has told of.
+  TensorId next_tensor() const;
+  PartitionId next_partition() const;
+
   // Closes all lanes, then ends every operation with `error`, the first one that this is given, when nothing
   // touches its memory any more; then `over`: here, if no other rank of this host is in it.
   void fail(const Error& error, std::function<void()> over = {});

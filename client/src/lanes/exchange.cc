@@ -149,7 +149,7 @@ void Exchange::violation(const Lane& lane, const std::string& what) {
 
 Partition* Exchange::answered(const Lane& lane, const Aggregate& aggregate) {
   Partition* const partition = tensors_.find_on(lane.index(), aggregate.partition);
-  if (partition == nullptr) {
+  if (partition == nullptr && !tensors_.may_be_forgotten(aggregate.partition)) {
     violation(lane,
               fmt::format("an answer for partition {}, which it does not own", aggregate.partition.value));
   }
@@ -301,6 +301,7 @@ void Exchange::on_resumed(const Lane& lane, const Resumed& resumed) {
 void Exchange::on_fetch(Lane& lane, const Fetch& fetch) {
   Partition* partition = tensors_.find_on(lane.index(), fetch.partition);
   if (partition != nullptr && !partition->lending) return handoff_.on_fetch(lane, *partition, fetch);
+  if (tensors_.may_be_forgotten(fetch.partition)) return;
   violation(lane, fmt::format("Fetch for partition {}, {}", fetch.partition.value,
                               partition == nullptr ? "which it does not own" : "which is on its way"));
 }
@@ -317,6 +318,7 @@ void Exchange::on_lane_sent(Lane& lane, std::uint64_t cookie) {
     partition.owner->on_released(partition);
   }
   settle(partition);
+  tensors_.forget_read();
   on_lane_writable(lane);
 }
 
@@ -360,6 +362,7 @@ void Exchange::on_lane_broken(Lane& lane) {
   }
   for (Partition* partition : verdicts)
     settle(*partition);
+  tensors_.forget_read();
   pump();
 }
 

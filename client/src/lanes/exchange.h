@@ -87,7 +87,7 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
   void on_resumed(const Lane& lane, const Resumed& resumed);
   void on_fetch(Lane& lane, const Fetch& fetch);
-  // Null: the lane's server does not own it, which is a violation.
+  // Null: the lane's server does not own it, which is a violation, or it is forgotten.
   Partition* answered(const Lane& lane, const Aggregate& aggregate);
   TensorState::Verdict judge(const Partition& partition, const Aggregate& aggregate,
                              std::uint64_t bytes) const;

@@ -29,6 +29,8 @@ class TensorReport {
     declare_.tensors.push_back(tensor.declaration());
     declared_.tensors.push_back(tensor.declared());
     if (tensor.poisoned()) failed_.push_back({run, tensor.id(), tensor.poison()});
+    if (tensor.dropped()) dropped_.tensors.push_back(tensor.id());
+    dropped_.job_run = run;
   }
 
   void flush() {
@@ -37,6 +39,7 @@ class TensorReport {
     say_(std::exchange(declared_, {}));
     for (TensorFailed& failed : std::exchange(failed_, {}))
       say_(std::move(failed));
+    if (!dropped_.tensors.empty()) say_(std::exchange(dropped_, {}));
     partitions_ = 0;
   }
 
@@ -45,6 +48,7 @@ class TensorReport {
   Declare declare_;
   Declared declared_;
   std::vector<TensorFailed> failed_;
+  DropTensors dropped_;
   std::size_t partitions_ = 0;
 };
 
@@ -98,12 +102,13 @@ Status WorkerHandoff::check(const Moved& moved) const {
   return {};
 }
 
-// Without `retain`, answers that others may lack are not here any more.
+// Without `retain`, answers that others may lack are not here any more. Of what was dropped no partition moves
+// here: it has ended, or the job fails.
 Status WorkerHandoff::check_retain(const Moved& moved) const {
   if (retain_) return {};
   const bool concerned = std::ranges::any_of(tensors_.partitions(), [&](const Partition* partition) {
     return partition != nullptr && partition->role != Partition::Role::member &&
-           closes(moved, partition->lane);
+           closes(moved, partition->lane) && !partition->owner->dropped();
   });
   if (!concerned) return {};
   return make_error(ErrorCode::peer_lost,
@@ -169,6 +174,7 @@ std::vector<Partition*> WorkerHandoff::close_lanes(const std::vector<LaneIndex>&
     tensor.bring_home(partition);
     if (tensor.under_way()) verdicts.push_back(&partition);
   });
+  tensors_.forget_read();
   return verdicts;
 }
 
@@ -216,6 +222,12 @@ void WorkerHandoff::leave() {
   for (const auto& lane : lanes_.all()) {
     if (!undeclared_.empty() && lane->welcomed()) resume(*lane);
   }
+}
+
+void WorkerHandoff::forget(PartitionId first, std::size_t count) {
+  const auto from = undeclared_.lower_bound(first);
+  undeclared_.erase(from,
+                    undeclared_.lower_bound(PartitionId{static_cast<std::uint32_t>(first.value + count)}));
 }
 
 TensorState::Resumption WorkerHandoff::on_resumed(Partition& partition, Round open) {

@@ -41,6 +41,8 @@ class WorkerHandoff {
   void resume(Lane& lane);
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
   void leave();
+  // Nobody needs them any more.
+  void forget(PartitionId first, std::size_t count);
   // Of a partition that is `resuming`.
   TensorState::Resumption on_resumed(Partition& partition, Round open);
   // Of a partition that is not `lending`: sends what is kept. on_lane_sent comes with kKeptCookie in its

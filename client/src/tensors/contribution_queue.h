@@ -46,6 +46,8 @@ class ContributionQueue {
   void set_lane_count(std::size_t lanes);
   // Room for `more` items of the lane, so that push does not allocate.
   void reserve(LaneIndex lane, std::size_t more);
+  // They come no more.
+  void release(LaneIndex lane, std::size_t fewer) { at(lane).reserved -= fewer; }
 
   void push(SendItem& item);
   // Fine if it is not queued.

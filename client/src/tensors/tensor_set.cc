@@ -39,6 +39,22 @@ TensorState& TensorSet::add(const TensorDeclaration& declaration, const Declared
   return *tensor;
 }
 
+void TensorSet::forget(TensorId id) {
+  ended_.push_back(id);
+  forget_read();
+}
+
+void TensorSet::forget_read() {
+  std::erase_if(ended_, [&](TensorId id) {
+    std::unique_ptr<TensorState>& tensor = tensors_[id.value];
+    if (tensor->is_lending()) return false;
+    for (const Partition& partition : tensor->partitions())
+      partitions_[partition.id.value] = nullptr;
+    tensor.reset();
+    return true;
+  });
+}
+
 Status TensorSet::begin(TensorState& tensor, Request&& request, TimePoint now) {
   if (Status status = tensor.begin(std::move(request)); !status.ok()) return status;
   ++under_way_;
@@ -84,7 +100,8 @@ void TensorSet::call_waiters() {
     if (tensor->under_way()) oldest = std::min(oldest, tensor->operation_number());
     // Only an operation that has begun since brings back a value that has all that the other one pushed.
     const bool is_value = tensor->is_async() && rules_.retain && !tensor->partitions().empty();
-    if (is_value && !tensor->poisoned()) oldest = std::min(oldest, tensor->last_number());
+    if (is_value && !tensor->poisoned() && !tensor->dropped())
+      oldest = std::min(oldest, tensor->last_number());
   }
   const auto over = std::stable_partition(waiters_.begin(), waiters_.end(),
                                           [&](const Waiter& waiter) { return oldest <= waiter.begun; });

@@ -34,7 +34,11 @@ class TensorSet {
     const bool is_here = partition != nullptr && partition->lane == lane;
     return is_here && partition->role != Partition::Role::member ? partition : nullptr;
   }
-  // By TensorId; null: not declared here.
+  // Not here, and perhaps forgotten: what servers say of it is ignored.
+  bool may_be_forgotten(PartitionId partition) const {
+    return partition.value < partitions_.size() && partitions_[partition.value] == nullptr;
+  }
+  // By TensorId; null: not declared here, or forgotten.
   const std::vector<std::unique_ptr<TensorState>>& all() const { return tensors_; }
   // By PartitionId; null likewise.
   const std::vector<Partition*>& partitions() const { return partitions_; }
@@ -43,9 +47,14 @@ class TensorSet {
   // error is the scheduler's. Whether the owners exist is for the caller to check.
   Status check(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                std::uint64_t partition_bytes) const;
-  // After check(). The tensor lives as long as this object.
+  // After check(). The tensor lives until it is forgotten.
   TensorState& add(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                    std::uint64_t partition_bytes);
+
+  // One that was dropped: as soon as no connection reads what it keeps.
+  void forget(TensorId tensor);
+  // What is to be forgotten, and was read: to be called when connections have let go.
+  void forget_read();
 
   // As those of TensorState, counted.
   Status begin(TensorState& tensor, Request&& request, TimePoint now);
@@ -78,8 +87,9 @@ class TensorSet {
   const TensorState::Rules rules_;
   std::vector<std::unique_ptr<TensorState>> tensors_;
   std::vector<Partition*> partitions_;
-  std::size_t under_way_ = 0;  // operations
-  std::uint64_t begun_ = 0;    // all so far
+  std::vector<TensorId> ended_;  // to be forgotten
+  std::size_t under_way_ = 0;    // operations
+  std::uint64_t begun_ = 0;      // all so far
   std::vector<Waiter> waiters_;
 };
 

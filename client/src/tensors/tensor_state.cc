@@ -38,8 +38,7 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
   }
 }
 
-Status TensorState::may_begin() const {
-  if (poison_) return *poison_;
+Status TensorState::may_drop() const {
   if (under_way_) {
     return make_error(ErrorCode::invalid_argument,
                       "tensor '" + shape_.name + "' is under way in round " + std::to_string(round_.value),

@@ -34,6 +34,7 @@
 // allocated per partition and round, but for the rare detour.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -99,11 +100,22 @@ class TensorState {
   const Request& request() const { return request_; }  // of the operation under way
 
   // invalid_argument if a round is under way or a view of the last one not released.
-  Status may_begin() const;
+  Status may_drop() const;
+  // The same, or why it has failed for good.
+  Status may_begin() const { return poison_ ? Status(*poison_) : may_drop(); }
   // Fails likewise, changing nothing, and with out_of_memory if there is none for the answer. Then all
   // partitions are `waiting` and the caller queues them. Not for tensors without elements. `request` has been
   // checked.
   Status begin(Request&& request);
+
+  // This rank begins no later round; it is kept for others until it has ended for all. Not while a round is
+  // under way.
+  void drop() { dropped_ = true; }
+  bool dropped() const { return dropped_; }
+  // A connection reads what it keeps.
+  bool is_lending() const {
+    return std::any_of(partitions_.begin(), partitions_.end(), [](const Partition& p) { return p.lending; });
+  }
 
   // It is to be sent, and nothing but the queue is in its way.
   bool may_queue(const Partition& partition) const {
@@ -244,6 +256,7 @@ class TensorState {
   KeptAnswers kept_;
   std::shared_ptr<AnswerView> view_;  // to be released by the program
   std::optional<Error> poison_;
+  bool dropped_ = false;
 
   Round round_;
   bool under_way_ = false;
