@@ -52,7 +52,8 @@ struct LocalAnswer {  // of a partition that the sender owns
 struct LocalNews {  // member -> leader
   std::vector<LocalReady> ready;
   std::vector<LocalAnswer> answered;
-  bool leaving = false;  // will be ready for nothing more, nor is anything under way
+  std::vector<TensorId> dropped;  // will be ready for no later round of these
+  bool leaving = false;           // will be ready for nothing more, nor is anything under way
   friend bool operator==(const LocalNews&, const LocalNews&) = default;
 };
 

@@ -202,6 +202,8 @@ TEST_CASE("shrink: a round that only the dead had is open again") {
   bench.resume(2, 5);
   bench.resume_all({4, 4});
   REQUIRE(bench.said() == "2 fetch 4");
+  const bool has_dropped = GENERATE(false, true);
+  if (has_dropped) bench.aggregator->dropped(2, bench.actions);
   bench.die(2);
   CHECK(bench.said() == "0 resumed 4, 1 resumed 4");
   bench.push(0, 4, 1);

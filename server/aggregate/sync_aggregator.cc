@@ -453,8 +453,9 @@ void SyncAggregator::gone(std::uint32_t contributor, Actions& actions) {
 
 void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
-  if (state.dead || state.left) return;
+  if (state.dead) return;
   state.dead = true;
+  state.left = false;  // it had dropped the tensor: now it is lost like others
   note_stored(contributor);
   const bool is_absent = sum_.die(contributor);
   if (handoff_ != nullptr) {

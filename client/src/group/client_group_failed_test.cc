@@ -152,4 +152,50 @@ TEST_CASE("group: a tensor that one rank has no memory for fails on all, and not
   CHECK_THAT(begun.error().message, Catch::Contains("tensor 'layer1.weight' has been dropped"));
 }
 
+TEST_CASE("group: who needs a rank of its host that has dropped the tensor is told its name") {
+  HostOfRanks h;
+  const TensorId tensor = h.declare("layer1.weight", 4 * kSlice);
+  h.push_pull_all(tensor);
+  h.finish();
+  const std::uint32_t who = GENERATE(0u, 1u, 2u);
+  const std::uint32_t other = (who + 1) % 3;
+  const bool is_late = GENERATE(true, false);
+  if (!is_late) h.push_pull(other, tensor);
+  h.run();
+  REQUIRE(h.ranks[who]->engine.drop(tensor, [](const Status&) {}).ok());
+  h.run();
+  if (is_late) h.push_pull(other, tensor);
+  h.run();
+  CHECK(h.ranks[other]->outcome.ended == 2);
+  CHECK_THAT(h.ranks[other]->outcome.error.message,
+             Catch::Contains("round 1 of layer1.weight can never complete: rank " + std::to_string(who) +
+                             ", of this host, has dropped the tensor"));
+}
+
+TEST_CASE("group: a tensor that all have dropped is forgotten by each when it hears of it") {
+  HostOfRanks h;
+  for (std::uint32_t time = 0; time < 3; ++time) {
+    const TensorId tensor = h.declare("layer1.weight", 4 * kSlice);
+    CHECK(tensor == TensorId{time});
+    h.push_pull_all(tensor);
+    h.finish(static_cast<int>(time) + 1);
+    for (auto& rank : h.ranks)
+      CHECK(rank->out == h.sum());
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      auto& rank = *h.ranks[(i + time) % 3];
+      REQUIRE(rank.engine.drop(tensor, [](const Status&) {}).ok());
+      (void)rank.scheduler().next<DropTensors>();
+      h.run();
+    }
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      auto& rank = *h.ranks[(i + 2 * time) % 3];
+      rank.scheduler().deliver(DropTensors{0, JobRun{ScriptedCluster::kRun}, {tensor}, {}});
+      CHECK_THAT(rank.engine.describe(tensor), Catch::Contains("has not been declared"));
+      h.run();
+    }
+    for (auto& rank : h.ranks)
+      CHECK_FALSE(rank->engine.failure());
+  }
+}
+
 }  // namespace bps::testing

@@ -13,6 +13,8 @@ GroupLeader::GroupLeader(EventLoop& loop, const std::vector<Rank>& ranks, const 
 Status GroupLeader::add(const Sequencer::Tensor& tensor) {
   if (failed_.erase(tensor.id) > 0) return {};  // the sequencer knows it
   sequencer_.add(tensor);
+  if (const auto dropped = dropped_.extract(tensor.id))
+    sequencer_.dropped(loop_.now(), dropped.mapped(), tensor.id);
   const auto early = early_.find(tensor.id);
   if (early == early_.end()) return {};
   const Early waited = std::move(early->second);
@@ -34,6 +36,13 @@ Status GroupLeader::take(std::uint32_t from, const LocalNews& news) {
   }
   for (const LocalAnswer& answer : news.answered) {
     if (Status status = sequencer_.answered(now, from, answer); !status.ok()) return status;
+  }
+  for (const TensorId tensor : news.dropped) {
+    if (sequencer_.knows(tensor)) {
+      sequencer_.dropped(now, from, tensor);
+    } else {
+      dropped_.emplace(tensor, from);
+    }
   }
   if (news.leaving) {
     if (Status status = sequencer_.left(now, from); !status.ok()) return status;
@@ -74,6 +83,7 @@ void GroupLeader::drop(TensorId tensor, const Error& error) {
 void GroupLeader::forget(TensorId tensor) {
   early_.erase(tensor);
   failed_.erase(tensor);
+  dropped_.erase(tensor);
   sequencer_.forget(tensor);
 }
 

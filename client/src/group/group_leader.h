@@ -78,8 +78,9 @@ class GroupLeader {
   const std::vector<Rank> ranks_;
   Owner& owner_;
   Sequencer sequencer_;
-  std::map<TensorId, Early> early_;  // not declared here yet
-  std::set<TensorId> failed_;        // before they were declared here
+  std::map<TensorId, Early> early_;            // not declared here yet
+  std::set<TensorId> failed_;                  // before they were declared here
+  std::map<TensorId, std::uint32_t> dropped_;  // likewise: by which member
   TimerId order_timer_, waiting_timer_;
   bool is_ordering_ = false;
   bool has_left_ = false;

@@ -1,7 +1,7 @@
 // What this rank has to say to the leader of its group and has not said yet.
 //
-// Owner: GroupPlane. Lives on: client loop. Limits: one entry for each tensor that is ready, and for each
-// partition that is answered.
+// Owner: GroupPlane. Lives on: client loop. Limits: one entry for each tensor that is ready or dropped, and
+// for each partition that is answered.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,7 @@ class GroupNews {
  public:
   void add(const LocalReady& ready) { news_.ready.push_back(ready); }
   void add(LocalAnswer answer) { news_.answered.push_back(std::move(answer)); }
+  void drop(TensorId tensor) { news_.dropped.push_back(tensor); }
   void leave() { news_.leaving = true; }
   void clear() { news_ = {}; }
 
@@ -25,11 +26,11 @@ class GroupNews {
   template <class Send>
   void take_messages(Send&& send) {
     const LocalNews all = take();
-    const std::size_t count = std::max(all.ready.size(), all.answered.size());
+    const std::size_t count = std::max({all.ready.size(), all.answered.size(), all.dropped.size()});
     for (std::size_t at = 0; at < std::max<std::size_t>(count, 1); at += kMaxNewsPerMessage) {
-      const LocalNews news{piece(all.ready, at), piece(all.answered, at),
+      const LocalNews news{piece(all.ready, at), piece(all.answered, at), piece(all.dropped, at),
                            all.leaving && at + kMaxNewsPerMessage >= count};
-      if (!news.ready.empty() || !news.answered.empty() || news.leaving) send(news);
+      if (news != LocalNews()) send(news);
     }
   }
 

@@ -157,12 +157,6 @@ void GroupPlane::answered(Partition& partition) {
                 });
 }
 
-void GroupPlane::forget(TensorId tensor) {
-  tensors_.erase(tensor);
-  undeclared_.erase(tensor);
-  if (is_leader()) leader_->forget(tensor);
-}
-
 void GroupPlane::leave(std::function<void()> done) {
   if (left_ || failure_) return done();
   on_left_ = std::move(done);

@@ -86,8 +86,18 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   void answered(Partition& partition);
   // It has failed for all workers; known here or not.
   void drop(TensorId tensor, const Error& error);
+  // This rank has dropped it: no round of it is under way here.
+  void dropped(TensorId tensor) {
+    if (is_alone()) return;
+    news_.drop(tensor);
+    say_later();
+  }
   // All ranks have dropped it; known here or not.
-  void forget(TensorId tensor);
+  void forget(TensorId tensor) {
+    tensors_.erase(tensor);
+    undeclared_.erase(tensor);
+    if (is_leader()) leader_->forget(tensor);
+  }
   // This rank begins nothing more, and nothing is under way. `done`, when no member waits for it: perhaps
   // here.
   void leave(std::function<void()> done);

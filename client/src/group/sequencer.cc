@@ -71,7 +71,8 @@ Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& r
   ++record.said_count;
   waiting_ += waits(record) ? 1 : 0;
   record.said[member] = ready;
-  if (!is_sequenced(record)) return {};
+  if (record.lacks && !record.said[*record.lacks]) fail_without(now, record);
+  if (!is_sequenced(record) || record.dropped) return {};
   const auto other = std::find_if(record.said.begin(), record.said.end(),
                                   [&](const auto& said) { return *said != *record.said.front(); });
   if (other != record.said.end()) {
@@ -154,6 +155,21 @@ void Sequencer::drop(TimePoint now, TensorId tensor, const Error& error) {
   item.count = record.tensor.count;
   item.error = error;
   controls_.push_back(std::move(item));
+}
+
+void Sequencer::dropped(TimePoint now, std::uint32_t member, TensorId tensor) {
+  Record& record = records_.at(tensor);
+  if (!record.lacks) record.lacks = member;
+  if (record.said_count > 0 && !record.said[member]) fail_without(now, record);
+}
+
+void Sequencer::fail_without(TimePoint now, const Record& record) {
+  drop(now, record.tensor.id,
+       make_error(
+           ErrorCode::configuration,
+           fmt::format("round {} of {} can never complete: rank {}, of this host, has dropped the tensor",
+                       record.round.value, record.tensor.name, ranks_[*record.lacks].value),
+           "let all ranks push the same number of rounds before one drops it"));
 }
 
 void Sequencer::forget(TensorId tensor) {

@@ -61,6 +61,8 @@ class Sequencer {
   Status answered(TimePoint now, std::uint32_t member, const LocalAnswer& answer);
   // It has failed for all; the members that were ready for it end with this.
   void drop(TimePoint now, TensorId tensor, const Error& error);
+  // The member will be ready for no later round of it: who is, ends with an error that names the member.
+  void dropped(TimePoint now, std::uint32_t member, TensorId tensor);
   // Nobody is, or will be, ready for it any more.
   void forget(TensorId tensor);
   // It will be ready for nothing more, nor is anything of it under way.
@@ -89,7 +91,8 @@ class Sequencer {
     std::vector<Part> parts;
     std::vector<std::uint32_t> weights;
     std::vector<Error> errors;
-    bool dropped = false;
+    std::optional<std::uint32_t> lacks;  // a member that has dropped it
+    bool dropped = false;                // it has failed
   };
   using Place = std::tuple<std::int64_t, TensorId, std::uint32_t>;  // smaller is earlier
 
@@ -103,6 +106,7 @@ class Sequencer {
   }
   bool is_urgent() const { return !controls_.empty() || queued_bytes_ >= traits_.batch_bytes; }
   void queue(TimePoint now, std::uint64_t bytes);
+  void fail_without(TimePoint now, const Record& record);
   void refuse(TimePoint now, Record& record, std::uint32_t member);
   std::uint32_t run_from(const Record& record, std::uint32_t first) const;
   LocalItem cut_reduce(std::uint64_t& room);

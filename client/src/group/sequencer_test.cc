@@ -47,6 +47,43 @@ struct Pair : Sequencer {
   }
 };
 
+TEST_CASE("sequencer: a member that has dropped a tensor is named by the next round of another one") {
+  Pair s;
+  s.add(tensor(1, 1));
+  const bool has_given = GENERATE(true, false);
+  if (has_given) {
+    s.both(ready(1));
+    CHECK(s.cut() == "reduce 1:0+1");
+    s.executed();
+    REQUIRE(s.answered(kStart, 0, answer(1, 0)).ok());
+    CHECK(s.cut() == "spread 1:0+1");
+    s.executed();
+  }
+  const std::uint64_t round = has_given ? 1 : 0;
+  const bool waits = GENERATE(true, false);
+  if (waits) REQUIRE(s.ready(kStart, 0, ready(1, round)).ok());
+  s.dropped(kStart, 1, TensorId{1});
+  if (!waits) {
+    CHECK(s.cut() == "-");
+    REQUIRE(s.ready(kStart, 0, ready(1, round)).ok());
+  }
+  CHECK_FALSE(s.has_waiting());
+  const auto batch = s.next(kStart);
+  REQUIRE(batch);
+  REQUIRE(batch->items.size() == 1);
+  CHECK(batch->items[0].kind == LocalItem::Kind::drop);
+  CHECK(batch->items[0].error.code == ErrorCode::configuration);
+  CHECK(batch->items[0].error.message ==
+        "round " + std::to_string(round) +
+            " of t1 can never complete: rank 5, of this host, has dropped the tensor");
+  s.executed();
+  s.forget(TensorId{1});
+  CHECK_FALSE(s.knows(TensorId{1}));
+  s.add(tensor(2, 1));
+  s.both(ready(2));
+  CHECK(s.cut() == "reduce 2:0+1");
+}
+
 TEST_CASE("sequencer: a tensor is reduced when all members are ready, spread when its owners have answers") {
   Pair s;
   s.add(tensor(1, 3));

@@ -162,6 +162,7 @@ Status DataPlane::drop(TensorId id) {
   if (tensor->dropped()) return dropped_error(*tensor);
   if (Status status = tensor->may_drop(); !status.ok()) return status;
   tensor->drop();
+  if (ranks_.group() != nullptr && tensor->has_joined()) ranks_.group()->dropped(id);
   tensors_.call_waiters();
   return {};
 }

@@ -55,6 +55,7 @@ void read(Check& check, const fb::LocalNews& in, LocalNews& out) {
               to.weight = check.range("answered.weight", from.weight(), 0, kMaxWorldSize);
               check.error("answered.error", from.error(), to.error);
             });
+  check.ids("dropped", in.dropped(), kMaxNewsPerMessage, kMaxTensorsPerJob, out.dropped);
 }
 
 void read(Check& check, const fb::LocalBatch& in, LocalBatch& out) {
@@ -102,7 +103,8 @@ Offset<fb::LocalNews> pack(Builder& b, const LocalNews& m) {
       return fb::CreateLocalAnswer(b, a.tensor.value, a.round.value, a.index, a.weight, error);
     });
   }
-  return fb::CreateLocalNews(b, ready, answered, m.leaving);
+  const auto dropped = pack_ids(b, m.dropped);
+  return fb::CreateLocalNews(b, ready, answered, dropped, m.leaving);
 }
 
 Offset<fb::LocalBatch> pack(Builder& b, const LocalBatch& m) {

@@ -397,6 +397,10 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
              Catch::Contains("LocalNews.ready has 1025 entries"));
   CHECK_THAT(refusal(LocalNews{.answered = std::vector<LocalAnswer>(kMaxNewsPerMessage + 1)}),
              Catch::Contains("LocalNews.answered has 1025 entries"));
+  CHECK_THAT(refusal(LocalNews{.dropped = std::vector<TensorId>(kMaxNewsPerMessage + 1)}),
+             Catch::Contains("LocalNews.dropped"));
+  CHECK_THAT(refusal(LocalNews{.dropped = {TensorId{kMaxTensorsPerJob}}}),
+             Catch::Contains("LocalNews.dropped"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.call = Operation{kOperationCount}}}}),
              Catch::Contains("LocalNews.operation is 8"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kMemoryKindCount}}}}),

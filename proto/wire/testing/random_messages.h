@@ -421,7 +421,7 @@ class RandomMessages {
   }
 
   Message local_news() {
-    LocalNews m{{}, {}, flag()};
+    LocalNews m{{}, {}, list<TensorId>(20, kMaxTensorsPerJob), flag()};
     m.ready.resize(number(0, 20));
     for (LocalReady& r : m.ready) {
       r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, call(),

@@ -229,6 +229,7 @@ inline std::vector<Message> sample_messages() {
                            {TensorId{18}, Round{0}, Operation::max, MemoryKind::host}},
                           {{TensorId{12}, Round{812}, 1, 4, {}},
                            {TensorId{18}, Round{3}, 0, 0, {ErrorCode::peer_lost, "rank 9 is gone", "wait"}}},
+                          {TensorId{7}},
                           true});
   all.push_back(LocalBatch{
       36,
