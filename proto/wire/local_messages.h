@@ -62,7 +62,7 @@ struct LocalItem {
     reduce = 0,  // partitions first to first + count - 1
     spread = 1,  // likewise; all have this weight, or this error and no data
     refuse = 2,  // the members disagree: the owners say so to the servers, which answer with an error
-    drop = 3,    // the tensor has failed: what is in no earlier item of this round does not come
+    fail = 3,    // the tensor has failed: what is in no earlier item of this round does not come
     left = 4,    // the member has: operations that are in no earlier item do not come
   };
   static constexpr std::uint8_t kKindCount = 5;

@@ -19,7 +19,7 @@ TensorId declare_at(HostOfRanks& h, std::uint32_t i, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("group: a tensor that fails before the ranks of the host are linked is dropped when they are") {
+TEST_CASE("group: a tensor that fails before the ranks of the host are linked fails when they are") {
   HostOfRanks::Options options;
   options.joins = false;
   HostOfRanks h(options);
@@ -43,7 +43,7 @@ TEST_CASE("group: a tensor that fails before the ranks of the host are linked is
     CHECK(rank->out == h.sum());
 }
 
-TEST_CASE("group: a tensor that is dropped before a rank has declared it fails there, too") {
+TEST_CASE("group: a tensor that has failed before a rank has declared it fails there, too") {
   HostOfRanks h;
   const std::uint32_t late = GENERATE(0u, 1u, 2u);
   TensorId tensor;

@@ -69,14 +69,14 @@ Status GroupLeader::take_early(std::uint32_t from, const LocalReady& ready) {
   return early.said.emplace(from, ready).second ? Status() : refused(", again");
 }
 
-void GroupLeader::drop(TensorId tensor, const Error& error) {
+void GroupLeader::fail(TensorId tensor, const Error& error) {
   if (!sequencer_.knows(tensor)) {
     // Declared otherwise here than by others, who wait for the word of it.
     early_.erase(tensor);
     failed_.insert(tensor);
     sequencer_.add({tensor, "", 0, PartitionId{}, 1, 1, 1});
   }
-  sequencer_.drop(loop_.now(), tensor, error);
+  sequencer_.fail(loop_.now(), tensor, error);
   order_later();
 }
 

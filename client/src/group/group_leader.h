@@ -49,7 +49,7 @@ class GroupLeader {
   Status add(const Sequencer::Tensor& tensor);
   Status take(std::uint32_t from, const LocalNews& news);
   // It has failed for all workers, declared here or not.
-  void drop(TensorId tensor, const Error& error);
+  void fail(TensorId tensor, const Error& error);
   // All ranks have dropped it: no round of it is under way anywhere.
   void forget(TensorId tensor);
   // The oldest batch that was not, here.

@@ -310,7 +310,7 @@ Status GroupPlane::check(const Tensor& tensor, const LocalItem& item) const {
 
 Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
   switch (item.kind) {
-    case LocalItem::Kind::drop: return drop_here(item);
+    case LocalItem::Kind::fail: return fail_here(item);
     case LocalItem::Kind::left: return left_here(item);
     case LocalItem::Kind::reduce:
     case LocalItem::Kind::refuse:
@@ -406,7 +406,7 @@ void GroupPlane::end_without(Tensor& tensor, const Error& error, bool told) {
   }
 }
 
-Status GroupPlane::drop_here(const LocalItem& item) {
+Status GroupPlane::fail_here(const LocalItem& item) {
   const auto found = tensors_.find(item.tensor);
   if (found == tensors_.end()) {
     if (item.tensor.value >= kMaxTensorsPerJob)
@@ -453,10 +453,10 @@ void GroupPlane::forget_link() {
   down_.reset();
 }
 
-void GroupPlane::drop(TensorId tensor, const Error& error) {
+void GroupPlane::fail(TensorId tensor, const Error& error) {
   if (failure_ || !is_leader()) return;
   if (tensors_.count(tensor) == 0 && !undeclared_.emplace(tensor, error).second) return;
-  leader_->drop(tensor, error);
+  leader_->fail(tensor, error);
 }
 
 // ---- what comes of it ----

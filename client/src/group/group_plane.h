@@ -5,8 +5,8 @@
 //         -> the server's answer, or its failure -> answered said -> spread item -> spread
 //
 // Nothing that has been said to be ready ends in another way than by the order: a batch that names it may be
-// on its way, and then all members must take part. So the leader drops a failed tensor in the
-// order, and a member leaves in the order. Only the end of the whole job cuts in.
+// on its way, and then all members must take part. So the leader fails a tensor in the order, and a member
+// leaves in the order. Only the end of the whole job cuts in.
 //
 // A rank alone on its host has a group of one for what is in the memory of a GPU: the same, without links;
 // made when it is first needed, so rounds may begin before the group has.
@@ -85,7 +85,7 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   // Owner: TensorState::may_spread holds; further calls for the same round do nothing.
   void answered(Partition& partition);
   // It has failed for all workers; known here or not.
-  void drop(TensorId tensor, const Error& error);
+  void fail(TensorId tensor, const Error& error);
   // This rank has dropped it: no round of it is under way here.
   void dropped(TensorId tensor) {
     if (is_alone()) return;
@@ -177,7 +177,7 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   void refuse(Tensor& tensor, const LocalItem& item);
   void spread(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
   void end_without(Tensor& tensor, const Error& error, bool told);
-  Status drop_here(const LocalItem& item);
+  Status fail_here(const LocalItem& item);
   Status left_here(const LocalItem& item);
   void forget_link();
   Collective open(Tensor& tensor, const LocalItem& item, std::uint64_t batch);

@@ -58,7 +58,7 @@ Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& r
     return broken(fmt::format("ready for tensor {}, which is not known", ready.tensor.value));
   Record& record = found->second;
   // It may not have heard of it yet, and ends by the item that is on its way.
-  if (record.dropped || left_) return {};
+  if (record.failed || left_) return {};
   // A rank alone on its host comes here with some of its rounds only.
   if (ranks_.size() == 1 && !record.said[member] && ready.round > record.round) record.round = ready.round;
   if (ready.round != record.round || record.said[member]) {
@@ -72,7 +72,7 @@ Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& r
   waiting_ += waits(record) ? 1 : 0;
   record.said[member] = ready;
   if (record.lacks && !record.said[*record.lacks]) fail_without(now, record);
-  if (!is_sequenced(record) || record.dropped) return {};
+  if (!is_sequenced(record) || record.failed) return {};
   const auto other = std::find_if(record.said.begin(), record.said.end(),
                                   [&](const auto& said) { return *said != *record.said.front(); });
   if (other != record.said.end()) {
@@ -114,7 +114,7 @@ Status Sequencer::answered(TimePoint now, std::uint32_t member, const LocalAnswe
   if (found == records_.end())
     return broken(fmt::format("an answer for tensor {}, which is not known", answer.tensor.value));
   Record& record = found->second;
-  if (record.dropped) return {};
+  if (record.failed) return {};
   const bool is_due = answer.round == record.round && answer.index < record.tensor.count &&
                       record.parts[answer.index] == Part::reduced && owner_of(record, answer.index) == member;
   if (!is_due) {
@@ -130,12 +130,12 @@ Status Sequencer::answered(TimePoint now, std::uint32_t member, const LocalAnswe
   return {};
 }
 
-void Sequencer::drop(TimePoint now, TensorId tensor, const Error& error) {
+void Sequencer::fail(TimePoint now, TensorId tensor, const Error& error) {
   const auto found = records_.find(tensor);
-  if (found == records_.end() || found->second.dropped) return;
+  if (found == records_.end() || found->second.failed) return;
   Record& record = found->second;
   waiting_ -= waits(record) ? 1 : 0;
-  record.dropped = true;
+  record.failed = true;
   if (record.reduced < record.tensor.count && is_sequenced(record)) {
     reduces_.erase(place_of(record, record.reduced));
     for (std::uint32_t i = record.reduced; i < record.tensor.count; ++i)
@@ -149,7 +149,7 @@ void Sequencer::drop(TimePoint now, TensorId tensor, const Error& error) {
   // Also if nobody is ready for it yet, as far as it is known here.
   queue(now, 0);
   LocalItem item;
-  item.kind = LocalItem::Kind::drop;
+  item.kind = LocalItem::Kind::fail;
   item.tensor = tensor;
   item.round = record.round;
   item.count = record.tensor.count;
@@ -164,7 +164,7 @@ void Sequencer::dropped(TimePoint now, std::uint32_t member, TensorId tensor) {
 }
 
 void Sequencer::fail_without(TimePoint now, const Record& record) {
-  drop(now, record.tensor.id,
+  fail(now, record.tensor.id,
        make_error(
            ErrorCode::configuration,
            fmt::format("round {} of {} can never complete: rank {}, of this host, has dropped the tensor",
@@ -181,7 +181,7 @@ void Sequencer::forget(TensorId tensor) {
 
 Status Sequencer::left(TimePoint now, std::uint32_t member) {
   for (const auto& [id, record] : records_) {
-    if (record.dropped || !record.said[member]) continue;
+    if (record.failed || !record.said[member]) continue;
     return broken(fmt::format("rank {} leaves while round {} of '{}' is under way", ranks_[member].value,
                               record.round.value, record.tensor.name));
   }

@@ -60,7 +60,7 @@ class Sequencer {
   Status ready(TimePoint now, std::uint32_t member, const LocalReady& ready);
   Status answered(TimePoint now, std::uint32_t member, const LocalAnswer& answer);
   // It has failed for all; the members that were ready for it end with this.
-  void drop(TimePoint now, TensorId tensor, const Error& error);
+  void fail(TimePoint now, TensorId tensor, const Error& error);
   // The member will be ready for no later round of it: who is, ends with an error that names the member.
   void dropped(TimePoint now, std::uint32_t member, TensorId tensor);
   // Nobody is, or will be, ready for it any more.
@@ -92,7 +92,7 @@ class Sequencer {
     std::vector<std::uint32_t> weights;
     std::vector<Error> errors;
     std::optional<std::uint32_t> lacks;  // a member that has dropped it
-    bool dropped = false;                // it has failed
+    bool failed = false;
   };
   using Place = std::tuple<std::int64_t, TensorId, std::uint32_t>;  // smaller is earlier
 
@@ -102,7 +102,7 @@ class Sequencer {
   std::uint32_t owner_of(const Record& record, std::uint32_t index) const;
   bool is_sequenced(const Record& record) const { return record.said_count == ranks_.size(); }
   bool waits(const Record& record) const {
-    return record.said_count > 0 && !is_sequenced(record) && !record.dropped;
+    return record.said_count > 0 && !is_sequenced(record) && !record.failed;
   }
   bool is_urgent() const { return !controls_.empty() || queued_bytes_ >= traits_.batch_bytes; }
   void queue(TimePoint now, std::uint64_t bytes);

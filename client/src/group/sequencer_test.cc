@@ -38,7 +38,7 @@ struct Pair : Sequencer {
     const auto batch = next(now);
     std::string text = batch ? "" : "-";
     for (const LocalItem& item : batch ? batch->items : std::vector<LocalItem>{}) {
-      constexpr const char* kNames[] = {"reduce", "spread", "refuse", "drop", "left"};
+      constexpr const char* kNames[] = {"reduce", "spread", "refuse", "fail", "left"};
       text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(item.kind)]) + " " +
               std::to_string(item.tensor.value) + ":" + std::to_string(item.first) + "+" +
               std::to_string(item.count);
@@ -71,7 +71,7 @@ TEST_CASE("sequencer: a member that has dropped a tensor is named by the next ro
   const auto batch = s.next(kStart);
   REQUIRE(batch);
   REQUIRE(batch->items.size() == 1);
-  CHECK(batch->items[0].kind == LocalItem::Kind::drop);
+  CHECK(batch->items[0].kind == LocalItem::Kind::fail);
   CHECK(batch->items[0].error.code == ErrorCode::configuration);
   CHECK(batch->items[0].error.message ==
         "round " + std::to_string(round) +
@@ -211,12 +211,12 @@ TEST_CASE("sequencer: a tensor that has failed ends once, in its place") {
   s.both(ready(1));
   CHECK(s.cut() == "reduce 1:0+2");
   REQUIRE(s.answered(kStart, 0, answer(1, 0)).ok());
-  s.drop(kStart, TensorId{1}, make_error(ErrorCode::configuration, "another size"));
-  s.drop(kStart, TensorId{1}, make_error(ErrorCode::configuration, "another size"));
+  s.fail(kStart, TensorId{1}, make_error(ErrorCode::configuration, "another size"));
+  s.fail(kStart, TensorId{1}, make_error(ErrorCode::configuration, "another size"));
   s.both(ready(2));
   CHECK(s.answered(kStart, 1, answer(1, 1)).ok());  // it had not heard of it
   CHECK(s.ready(kStart, 1, ready(1, 1)).ok());
-  CHECK(s.cut() == "drop 1:0+4, reduce 2:0+1");
+  CHECK(s.cut() == "fail 1:0+4, reduce 2:0+1");
   s.executed();
   s.executed();
   CHECK_FALSE(s.due());

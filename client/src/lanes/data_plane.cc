@@ -146,7 +146,7 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
   TensorState* tensor = tensors_.find(id);
   if (exchange_.stopped()) return;
   const bool is_ordered = ranks_.size() > 1 || (tensor != nullptr && tensor->is_grouped());
-  if (is_ordered) ranks_.group()->drop(id, error);
+  if (is_ordered) ranks_.group()->fail(id, error);
   if (tensor == nullptr || tensor->poisoned()) return;
   tensor->poison(error);
   if (tensor->is_grouped()) return tensors_.call_waiters();  // it ends in the group's order
