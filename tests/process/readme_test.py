@@ -194,13 +194,14 @@ class Programs(PagesTest):
         for page, language, line, body, _ in self.in_blocks(*COMPILERS):
             compiled.append(f"{page} {language}")
             if "#include" not in body:  # a piece of a program
-                body = f"{PROGRAM}int program(std::size_t count, char** argv) {{\n{body}}}\n"
+                body = f"{PROGRAM}int program([[maybe_unused]] std::size_t count, [[maybe_unused]] char** argv) {{\n{body}"
+                body += "return 0;\n}\n"
             with self.subTest(page=page, line=line):
                 done = subprocess.run([*COMPILERS[language], "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
                                        f"-I{SOURCE}/client/include", "-"], input=body, capture_output=True, text=True,
                                       timeout=LIMIT)
                 self.assertEqual(done.returncode, 0, f"{page}:{line}:\n{done.stderr}")
-        self.assertEqual(compiled, ["README.md cpp", "client/README.md cpp", "client/gpu.md c"])
+        self.assertEqual(compiled, ["README.md cpp", "client/README.md cpp", "client/README.md cpp", "client/gpu.md c"])
 
     def test_python_uses_names_that_exist(self):
         module = ast.parse((SOURCE / "client/python/bps/torch/__init__.py").read_text())

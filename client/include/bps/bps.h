@@ -210,7 +210,7 @@ typedef enum bps_dtype {
 /* Bytes of one element; 0 for an unknown dtype. */
 BPS_API size_t bps_dtype_size(bps_dtype dtype);
 
-typedef uint32_t bps_tensor; /* valid for the client that declared it */
+typedef uint32_t bps_tensor; /* valid for the client that declared it, until bps_drop */
 
 typedef enum bps_mode {
   BPS_MODE_DEFAULT = -1, /* the job's mode */
@@ -235,11 +235,33 @@ typedef struct bps_tensor_spec {
   { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1 }
 
 /* Declares n tensors. All workers declare the same, in any order; no worker waits for another. Declaring a
- * tensor again returns the same id. A name with another dtype or count fails, names both declarations, and
- * fails that tensor on every rank. The error names the first tensor that failed. The first declaration of a
- * tensor decides its priority. */
+ * tensor again returns the same id, until it is dropped. A name with another dtype or count fails, names both
+ * declarations, and fails that tensor on every rank. The error names the first tensor that failed. The first
+ * declaration of a tensor decides its priority. */
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n,
                                bps_tensor* tensors, int64_t timeout_ms, bps_error* error);
+
+typedef struct bps_handle bps_handle; /* one operation, or drop */
+
+/* Ends a tensor for this rank, and returns at once: this rank makes no later calls on it. Calls with this
+ * bps_tensor return BPS_INVALID_ARGUMENT from now on. When every rank has dropped the tensor, has left, or is
+ * lost, the servers free its memory. Until then the other ranks go on with it only as far as they need no
+ * call of this rank: an operation that does fails with BPS_CONFIGURATION and names this rank. An asynchronous
+ * tensor needs none.
+ *
+ * The handle is done when the servers have freed the memory. bps_poll, bps_wait, bps_then and bps_handle_fd
+ * work as for an operation. bps_handle_ranks is 0: there is no answer. `handle` may be NULL if nobody waits.
+ * bps_close does not wait for a drop; one that is not done ends with BPS_CANCELLED. If the job run fails
+ * first, the handle has its error.
+ *
+ * The name may be declared again at once, without a wait for the handle, also with another dtype and count.
+ * That is another tensor. The n-th one of a name is the same on all ranks. So a tensor that has failed,
+ * because ranks declared or called different things, is replaced: every rank that has a bps_tensor of it
+ * drops that, and all ranks declare the name once more.
+ *
+ * BPS_INVALID_ARGUMENT, and nothing has changed: an operation on the tensor is under way, its view has not
+ * been released, it has been dropped, or this client has not declared it. Allowed inside a callback. */
+BPS_API bps_status bps_drop(bps_client* client, bps_tensor tensor, bps_handle** handle, bps_error* error);
 
 /* ---- memory ---- */
 
@@ -284,16 +306,15 @@ typedef struct bps_buffer {
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */
 } bps_buffer;
 
-typedef struct bps_handle bps_handle; /* one operation */
-
 /* Starts to reduce `in` of all workers into `out` of all workers, and returns at once. Both may be the same
  * memory. They must stay valid, and `in` unchanged, until the operation is done. One operation per tensor at
  * a time, else BPS_INVALID_ARGUMENT. `out` NULL: read the answer in place with bps_handle_view; the tensor
  * takes no other operation until bps_handle_release.
  *
- * All workers call the same on a tensor, in the same order. If they do not, or one of them has closed, the
- * tensor fails for good on all of them: this operation or the next one ends with BPS_CONFIGURATION, naming
- * both sides. Other tensors go on. On an asynchronous tensor only the operation that is wrong fails. */
+ * All workers call the same on a tensor, in the same order. If they do not, or one of them has dropped it or
+ * closed, the tensor fails for good on all of them: this operation or the next one ends with
+ * BPS_CONFIGURATION, naming both sides. Other tensors go on, and bps_drop tells how to get this one back. On
+ * an asynchronous tensor only the operation that is wrong fails. */
 BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                                  const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
                                  bps_error* error);
@@ -333,7 +354,8 @@ BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* use
  * bps_handle_free closes it. */
 BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
-/* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded. */
+/* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded, and
+ * of a drop. */
 BPS_API uint32_t bps_handle_ranks(const bps_handle* handle);
 
 /* A piece of an answer that is read in place. */

@@ -116,7 +116,8 @@ class Options {
 
 // ---- operations ----
 
-// One operation. It goes on after the end of its handle, so its memory must stay valid until it is done.
+// One operation, or drop. It goes on after the end of its handle, so its memory must stay valid until it is
+// done.
 class Handle {
  public:
   Handle() noexcept = default;
@@ -237,7 +238,7 @@ class Handle {
     status = call.status(bps_handle_release(raw_, call.error()));
   }
 
-  // Number of ranks in the answer; 0 until the operation has succeeded.
+  // Number of ranks in the answer; 0 until the operation has succeeded, and of a drop.
   std::uint32_t ranks() const noexcept { return raw_ == nullptr ? 0 : bps_handle_ranks(raw_); }
 
  private:
@@ -353,6 +354,23 @@ class Client {
   }
   std::vector<Tensor> declare(const std::vector<TensorSpec>& specs, Status& status) {
     return declare(specs, Timeout{}, status);
+  }
+
+  // Ends the tensor for this rank, which makes no later calls on it, and returns at once. The name may then
+  // be declared again, and means another tensor. The handle is done when all ranks have dropped the tensor,
+  // and servers have freed its memory; nobody need wait for it. See bps_drop.
+  Handle drop(const Tensor& tensor) {
+    Status status;
+    Handle handle = drop(tensor, status);
+    detail::throw_if_failed(status);
+    return handle;
+  }
+  Handle drop(const Tensor& tensor, Status& status) {
+    if (raw_ == nullptr) return status = detail::no_client(), Handle{};
+    bps_handle* handle = nullptr;
+    detail::Call call;
+    status = call.status(bps_drop(raw_, tensor.id(), &handle, call.error()));
+    return Handle(handle);
   }
 
   // Starts to reduce `in` of all workers into `out` of all workers. Both may be the same memory.

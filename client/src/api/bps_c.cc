@@ -67,11 +67,16 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
+// Before its operation has begun, which nothing may hide from the program then.
+std::unique_ptr<bps_handle> make_handle(const bps_client* client, TensorId tensor, bool has_view,
+                                        MemoryKind memory) {
+  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, tensor, has_view, memory,
+                                                    client->client->operation_timeout(),
+                                                    client->client->fork_mark()});
+}
+
 Status begin(const bps_client* client, Request&& request, bps_handle** handle) {
-  // Made before its operation has begun, which nothing may hide from the program then.
-  std::unique_ptr<bps_handle> made(new bps_handle{nullptr, client->client, request.tensor, request.view,
-                                                  request.memory(), client->client->operation_timeout(),
-                                                  client->client->fork_mark()});
+  auto made = make_handle(client, request.tensor, request.view, request.memory());
   auto record = client->client->begin(std::move(request));
   if (!record) return record.error();
   made->record = std::move(record).value();
@@ -279,6 +284,22 @@ bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t 
     if (!ids) return ids.error();
     for (std::size_t i = 0; i < n; ++i)
       tensors[i] = (*ids)[i].value;
+    return {};
+  });
+}
+
+bps_status bps_drop(bps_client* client, bps_tensor tensor, bps_handle** handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (handle != nullptr) *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    const TensorId id{tensor};
+    std::unique_ptr<bps_handle> made;
+    if (handle != nullptr) made = make_handle(client, id, false, MemoryKind::host);
+    auto record = client->client->drop(id);
+    if (!record) return record.error();
+    if (made == nullptr) return {};
+    made->record = std::move(record).value();
+    *handle = made.release();
     return {};
   });
 }

@@ -16,7 +16,7 @@ namespace {
 Status viewable(const bps_handle* handle) {
   if (Status status = usable(handle); !status.ok()) return status;
   if (!handle->has_view) {
-    return invalid("the operation has an output of its own, so there is no view of its answer",
+    return invalid("the operation is no push_pull with a NULL `out`, so there is no view of its answer",
                    "give bps_push_pull a NULL `out` to read the answer in place");
   }
   if (!handle->record->done()) return invalid("the operation has not ended yet", "wait for it first");
@@ -80,7 +80,7 @@ bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* e
     if (Status status = usable(handle); !status.ok()) return status;
     if (Status status = may_wait("bps_handle_wait_stream"); !status.ok()) return status;
     if (handle->memory == MemoryKind::host) {
-      return invalid("the operation is on host memory, and no stream waits for that",
+      return invalid("the operation is not on memory of a GPU, and no stream waits for that",
                      "wait for it with bps_wait, then queue what needs it");
     }
     if (handle->record->done()) return {};

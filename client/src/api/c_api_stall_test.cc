@@ -52,6 +52,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("c api: an expired wait for a drop names who has not dropped the tensor") {
+  const TwoWorkers job;
+  const bps_tensor tensor = job.a.declare("delta", 10);
+  REQUIRE(job.b.declare("delta", 10) == tensor);
+  bps_handle* handle = nullptr;
+  REQUIRE(bps_drop(job.a, tensor, &handle, nullptr) == BPS_OK);
+  CHECK_THAT(explained([&](bps_error* why) { return bps_wait(handle, 300, why); }, "missing rank 1"),
+             Contains("waited 0.3 s for the drop of delta: 1 of 2 dropped it, missing rank 1 (host "));
+  REQUIRE(bps_drop(job.b, tensor, nullptr, nullptr) == BPS_OK);
+  CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
+  bps_handle_free(handle);
+}
+
 TEST_CASE("c api: an expired barrier names who has not come") {
   const bps::ExpectLog lost("is gone: connection lost");
   const TwoWorkers job;

@@ -152,6 +152,37 @@ void handles(bps::Client& client) {
   client.push_pull(tensors[0], {a.data(), sizeof a}, {a.data(), sizeof a}).wait();
 }
 
+void drops(bps::Client& client) {
+  bps::Tensor tensor = client.declare("dropped", bps::DType::f32, 10);
+  std::array<float, 10> floats{1};
+  client.push_pull(tensor, floats).wait(30s);
+  bps::Handle handle = client.drop(tensor);
+  bps::Status status;
+  check(!client.push_pull(tensor, floats, bps::Op::sum, status) &&
+            status.code() == bps::Code::invalid_argument &&
+            status.message().find("has been dropped") != std::string::npos,
+        "a dropped tensor is refused: " + status.message());
+  check(!client.drop(tensor, status) && status.code() == bps::Code::invalid_argument, "it is dropped once");
+  try {
+    client.drop(tensor);
+    check(false, "a second drop throws");
+  } catch (const bps::Error& error) {
+    check(error.advice().find("declare it again") != std::string::npos, "its advice: " + error.advice());
+  }
+  tensor = client.declare("dropped", bps::DType::f64, 20);
+  std::array<double, 20> doubles{2};
+  client.push_pull(tensor, doubles).wait(30s);
+  handle.wait(30s);
+  check(handle.poll() && handle.ranks() == 0, "the drop is done, and has no answer");
+  handle.wait_stream(nullptr, status);
+  check(status.code() == bps::Code::invalid_argument, "no stream waits for a drop: " + status.message());
+  check(handle.view(status).empty() && !status.ok(), "a drop has no view: " + status.message());
+  client.drop(tensor, status);  // nobody waits
+  check(status.ok(), "a drop without a handle: " + status.message());
+  (void)bps::Client().drop(tensor, status);
+  check(status.code() == bps::Code::closed, "an empty client is closed: " + status.message());
+}
+
 void memory(bps::Client& client) {
   const bps::Tensor tensor = client.declare("memory", bps::DType::f32, 3000);  // three partitions
   bps::Memory in = client.allocate(tensor.bytes()), out = client.allocate(tensor.bytes());
@@ -213,6 +244,7 @@ int main() try {
   errors(client);
   programs();
   handles(client);
+  drops(client);
   memory(client);
   client.barrier(30s);
   check(client.stats().rounds > 50, "rounds are counted");

@@ -103,6 +103,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
     waits_.explain_barrier(patience, std::move(done));
   }
   // Of a tensor that was dropped and has not ended.
+  std::string describe_drop(TensorId tensor) const { return waits_.describe_drop(tensor); }
   void explain_drop(TensorId tensor, Duration patience, Explained done) {
     waits_.explain_drop(tensor, patience, std::move(done));
   }

@@ -72,12 +72,17 @@ void WaitReports::explain_declaration(std::string name, Duration patience, Expla
                });
 }
 
-void WaitReports::explain_drop(TensorId tensor, Duration patience, Explained done) {
+std::string WaitReports::describe_drop(TensorId tensor) const {
   const std::string* const name = failure_ ? nullptr : drops_.name_of(tensor);
-  if (name == nullptr) return done({"nothing: the tensor has ended"});
-  const std::string unknown =
-      fmt::format("the drop of {}, which not all of the {} workers have dropped", *name, config_.world_size);
-  if (!describe_scheduler().empty()) return done({unknown});
+  if (name == nullptr) return "nothing: the tensor has ended";
+  return fmt::format("the drop of {}, which not all of the {} workers have dropped{}", *name,
+                     config_.world_size, describe_scheduler());
+}
+
+void WaitReports::explain_drop(TensorId tensor, Duration patience, Explained done) {
+  const std::string unknown = describe_drop(tensor);
+  const std::string* const name = failure_ ? nullptr : drops_.name_of(tensor);
+  if (name == nullptr || !describe_scheduler().empty()) return done({unknown});
   queries_.ask(Subject::drop, *name, patience,
                [unknown, usual = usual(), done = std::move(done)](const std::optional<Waits>& waits) {
                  done(bps::explain(waits, WaitKind::drop, unknown, usual));

@@ -47,6 +47,7 @@ class WaitReports {
   void explain(TensorId tensor, Duration patience, Explained done);
   void explain_barrier(Duration patience, Explained done);
   void explain_declaration(std::string name, Duration patience, Explained done);
+  std::string describe_drop(TensorId tensor) const;
   void explain_drop(TensorId tensor, Duration patience, Explained done);
 
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log

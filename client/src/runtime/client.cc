@@ -242,7 +242,7 @@ Status Client::shut_down(const Status& ended) {
     });
     const Status gpu = gpu_.stop();
     if (!gpu.ok()) log_.warn("{}", gpu.error().message);
-    thread_->run([&] { touched = operations_->drop(gpu); });
+    thread_->run([&] { touched = operations_->end_left(gpu); });
     if (!gpu.ok() && !ended.ok()) touched = ended;
     thread_->leave();
   }
@@ -299,6 +299,11 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   return ids;
 }
 
+Result<std::shared_ptr<OperationRecord>> Client::drop(TensorId tensor) {
+  if (const auto shape = operations_->find(tensor); !shape) return shape.error();
+  return operations_->drop(tensor);
+}
+
 Result<std::shared_ptr<Region>> Client::allocate_over(Transport& transport, Lane::Way way,
                                                       std::size_t bytes) {
   auto region = transport.allocate(bytes);
@@ -330,16 +335,13 @@ Result<void*> Client::allocate(std::size_t bytes) {
 // ---- operations ----
 
 Result<std::shared_ptr<OperationRecord>> Client::begin(Request&& request) {
-  const TensorShape* shape = operations_->find(request.tensor);
-  if (shape == nullptr) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("tensor {} has not been declared by this client", request.tensor.value),
-                      "use what bps_declare returned");
-  }
-  if (Status status = check(request, *shape, rules_); !status.ok()) return status.error();
+  const auto found = operations_->find(request.tensor);
+  if (!found) return found.error();
+  const TensorShape& shape = **found;
+  if (Status status = check(request, shape, rules_); !status.ok()) return status.error();
   if (request.memory() == MemoryKind::host) {
     find_homes(request);
-  } else if (shape->bytes() > 0) {
+  } else if (shape.bytes() > 0) {
     if (Status status = record_events(request); !status.ok()) return status.error();
   }
   return operations_->start(std::move(request));
@@ -382,8 +384,9 @@ Status Client::wait_stream(OperationRecord& record, TensorId tensor, void* strea
     return std::pair(status.ok(), is_wrong ? status : Status());
   };
   if (Status wrong = refused(nullptr).second; !wrong.ok()) return wrong;
-  const TensorShape* const shape = operations_->find(tensor);
-  bool is_there = record.wait_until_queued(shape->bytes(), deadline);
+  const auto shape = operations_->find(tensor);
+  if (!shape) return {};  // it has ended, and been dropped
+  bool is_there = record.wait_until_queued((*shape)->bytes(), deadline);
   // Null: it has ended meanwhile.
   if (const auto event = is_there ? record.queued() : nullptr) {
     const auto [waits, wrong] = refused(event);
@@ -450,9 +453,12 @@ std::string Client::describe_scheduler() {
 }
 
 WaitCause Client::describe(TensorId tensor, Duration waited) {
+  // What is not done of a tensor that has been dropped is the drop.
+  const bool is_drop = !operations_->find(tensor).ok();
   return explain(
-      [tensor, is_short = waited < kShortWait](ClientEngine& engine, ClientEngine::Explained done) {
-        if (is_short) return done({engine.describe(tensor)});
+      [tensor, is_drop, is_short = waited < kShortWait](ClientEngine& engine, ClientEngine::Explained done) {
+        if (is_short) return done({is_drop ? engine.describe_drop(tensor) : engine.describe(tensor)});
+        if (is_drop) return engine.explain_drop(tensor, ClientEngine::kPatience, std::move(done));
         engine.explain(tensor, ClientEngine::kPatience, std::move(done));
       },
       "the client's loop, which is busy");

@@ -61,6 +61,8 @@ class Client {
       "a restart would not help";
 
   Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
+  // The tensor takes no operation any more; the record ends when it has ended on all ranks.
+  Result<std::shared_ptr<OperationRecord>> drop(TensorId tensor);
   // Memory that lanes can move without a copy, at least `bytes` > 0.
   Result<void*> allocate(std::size_t bytes);
   // False: not the pointer of an allocation. Operations that use it keep it until they are done. Also after
@@ -83,8 +85,8 @@ class Client {
   // As counts_of(); zeros where RDMA is not used.
   std::array<std::uint64_t, kRdmaCounts> rdma_counts() const;
 
-  // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if
-  // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
+  // What the tensor's operation, or its drop, waits for, after it has waited so long; asks the loop, and the
+  // scheduler if that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   WaitCause describe(TensorId tensor, Duration waited);
 
   // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or

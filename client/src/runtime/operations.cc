@@ -7,58 +7,97 @@ namespace bps {
 
 Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
 
+Operations::Operations(EventLoop& loop, std::shared_ptr<CallbackThread> callbacks)
+    : loop_(loop), callbacks_(std::move(callbacks)), ended_(std::make_shared<Tensor>()) {
+  ended_->use = Use::dropped;
+  (void)notes_.prepare_sleep();  // the first note wakes the loop
+}
+
 void Operations::add(TensorId id, TensorShape shape) {
   tensors_.update([&](auto& tensors) {
     if (id.value >= tensors.size()) tensors.resize(id.value + 1);
     if (tensors[id.value] != nullptr) return;
-    tensors[id.value] = std::make_unique<Tensor>();
+    tensors[id.value] = std::make_shared<Tensor>();
     tensors[id.value]->id = id;
     tensors[id.value]->shape = std::move(shape);
   });
 }
 
-Operations::Tensor* Operations::at(TensorId id) const {
+std::shared_ptr<Operations::Tensor> Operations::at(TensorId id) const {
   return tensors_.read(
-      [&](const auto& tensors) { return id.value < tensors.size() ? tensors[id.value].get() : nullptr; });
+      [&](const auto& tensors) { return id.value < tensors.size() ? tensors[id.value] : nullptr; });
 }
 
-const TensorShape* Operations::find(TensorId id) const {
-  const Tensor* tensor = at(id);
-  return tensor != nullptr ? &tensor->shape : nullptr;
-}
-
-// Claims the tensor for one operation. What finds no memory has claimed and begun nothing.
-Result<std::shared_ptr<OperationRecord>> Operations::start(Request&& request) {
-  Tensor& tensor = *at(request.tensor);
-  auto record = std::make_shared<OperationRecord>(callbacks_);
-  Use use = Use::idle;
-  if (!tensor.use.compare_exchange_strong(use, Use::under_way, std::memory_order_acq_rel)) {
-    if (use == Use::viewed) {
-      return make_error(ErrorCode::invalid_argument,
-                        "the answer of tensor '" + tensor.shape.name + "' is still being read in place",
-                        "release it before the next operation on the same tensor");
-    }
-    return make_error(ErrorCode::invalid_argument, "tensor '" + tensor.shape.name + "' is under way already",
-                      "wait for the operation that is under way before the next one on the same tensor");
+Result<std::shared_ptr<const TensorShape>> Operations::find(TensorId id) const {
+  std::shared_ptr<Tensor> tensor = at(id);
+  if (tensor == nullptr) {
+    return make_error(ErrorCode::invalid_argument,
+                      "tensor " + std::to_string(id.value) + " has not been declared by this client",
+                      "use what bps_declare returned");
   }
+  if (tensor->use.load(std::memory_order_acquire) == Use::dropped) return refusal(*tensor, id, Use::dropped);
+  const TensorShape* const shape = &tensor->shape;
+  return std::shared_ptr<const TensorShape>(std::move(tensor), shape);
+}
+
+// Why a tensor that is in `use` takes nothing else.
+Error Operations::refusal(const Tensor& tensor, TensorId id, Use use) const {
+  const std::string name =
+      "tensor " + (&tensor == ended_.get() ? std::to_string(id.value) : "'" + tensor.shape.name + "'");
+  const auto refused = [](std::string message, const char* advice) {
+    return make_error(ErrorCode::invalid_argument, std::move(message), advice);
+  };
+  if (use == Use::dropped)
+    return refused(name + " has been dropped", "declare it again, and use what that returns");
+  if (use == Use::viewed) {
+    return refused("the answer of " + name + " is still being read in place",
+                   "release it before the next operation on the same tensor, or its drop");
+  }
+  return refused(
+      name + " is under way already",
+      "wait for the operation that is under way before the next one on the same tensor, or its drop");
+}
+
+Result<std::shared_ptr<OperationRecord>> Operations::start(Request&& request) {
+  auto record = std::make_shared<OperationRecord>(callbacks_);
+  if (request.memory() != MemoryKind::host) request.watch = record;
+  const TensorId tensor = request.tensor;
+  const Status status = claim(tensor, Use::under_way, {nullptr, record, std::move(request), nullptr});
+  if (!status.ok()) return status.error();
+  return record;
+}
+
+Result<std::shared_ptr<OperationRecord>> Operations::drop(TensorId tensor) {
+  auto record = std::make_shared<OperationRecord>(callbacks_);
+  const Status status = claim(tensor, Use::dropped, {nullptr, record, {}, nullptr, true});
+  if (!status.ok()) return status.error();
+  return record;
+}
+
+// For one operation, which `note` begins. What finds no memory has claimed and begun nothing.
+Status Operations::claim(TensorId id, Use use, Note&& note) {
+  const std::shared_ptr<Tensor> tensor = at(id);
+  Use found = Use::idle;
+  if (!tensor->use.compare_exchange_strong(found, use, std::memory_order_acq_rel))
+    return refusal(*tensor, id, found);
   struct Claim {
     Tensor& tensor;
     bool is_kept = false;
     ~Claim() {
       if (!is_kept) tensor.use.store(Use::idle, std::memory_order_release);
     }
-  } claim{tensor};
-  if (request.memory() != MemoryKind::host) request.watch = record;
-  claim.is_kept = leave({&tensor, record, std::move(request), nullptr});
+  } claim{*tensor};
+  note.tensor = tensor.get();
+  claim.is_kept = leave(std::move(note));
   if (!claim.is_kept) return closed_error();
-  return record;
+  return {};
 }
 
 void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
-  Tensor& tensor = *at(id);
+  const std::shared_ptr<Tensor> tensor = at(id);
   // What the loop must know comes before what the next operation looks at.
-  (void)leave({&tensor, nullptr, {}, std::move(view)});
-  tensor.use.store(Use::idle, std::memory_order_release);
+  (void)leave({tensor.get(), nullptr, {}, std::move(view)});
+  tensor->use.store(Use::idle, std::memory_order_release);
 }
 
 // False: the client is closed. Once the note is there it is begun, so nothing may fail any more: without
@@ -91,21 +130,34 @@ void Operations::begin(Note& note) {
   tensor.record = std::move(note.record);
   tensor.view = note.request.view;
   tensor.on_gpu = note.request.memory() != MemoryKind::host;
+  if (note.is_drop) return begin_drop(tensor.id);
   // Small enough for std::function to hold without an allocation.
   note.request.done = [this, &tensor](const Result<std::uint32_t>& weight) { end(tensor, weight); };
   if (Status status = engine_->begin(std::move(note.request)); !status.ok()) end(tensor, status.error());
 }
 
+void Operations::begin_drop(TensorId id) {
+  // Who ends it may come late: then the tensor is no longer here.
+  const auto ended = [this, id](const Status& status) {
+    end(*at(id), status.ok() ? Result<std::uint32_t>(0) : status.error());
+  };
+  if (Status status = engine_->drop(id, ended); !status.ok()) ended(status);
+}
+
 void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
   auto record = std::exchange(tensor.record, nullptr);
-  if (record == nullptr) return;  // drop() has ended it, and the engine's word was still on its way
+  if (record == nullptr) return;  // end_left() has ended it, and the engine's word was still on its way
   std::shared_ptr<const AnswerView> view;
   if (tensor.view && weight.ok()) {
     view = engine_->view(tensor.id);
     if (view == nullptr) view = std::make_shared<const AnswerView>(nullptr, 0);  // it has no elements
   }
   // First, so that who has waited may start the next operation.
-  tensor.use.store(view != nullptr ? Use::viewed : Use::idle, std::memory_order_release);
+  if (tensor.use.load(std::memory_order_relaxed) == Use::dropped) {
+    tensors_.update([&](auto& tensors) { tensors[tensor.id.value] = ended_; });
+  } else {
+    tensor.use.store(view != nullptr ? Use::viewed : Use::idle, std::memory_order_release);
+  }
   const OperationRecord::Finished finished = record->finish(weight, view);
   if (view != nullptr && !finished.has_reader) release(tensor.id, std::move(view));
   if (!finished.is_awaited) return;
@@ -124,7 +176,7 @@ void Operations::stop() {
   (void)notes_.close();
 }
 
-Status Operations::drop(const Status& gpu) {
+Status Operations::end_left(const Status& gpu) {
   notes_.take(noted_);
   for (Note& note : noted_) {
     if (note.record == nullptr) continue;
@@ -132,14 +184,14 @@ Status Operations::drop(const Status& gpu) {
     note.tensor->on_gpu = false;  // it has not begun
   }
   noted_.clear();
-  std::vector<Tensor*> left;
+  std::vector<std::shared_ptr<Tensor>> left;
   tensors_.read([&](const auto& tensors) {
     for (const auto& tensor : tensors) {
-      if (tensor != nullptr && tensor->record != nullptr) left.push_back(tensor.get());
+      if (tensor != nullptr && tensor->record != nullptr) left.push_back(tensor);
     }
   });
   Status touched;
-  for (Tensor* tensor : left) {
+  for (const auto& tensor : left) {
     if (tensor->on_gpu && !gpu.ok()) touched = gpu;
     end(*tensor, tensor->on_gpu && !gpu.ok() ? gpu.error() : closed_error());
   }

@@ -7,10 +7,13 @@
 // loop has worked through what had come: who is woken for one operation finds the next ones done, and does
 // not sleep for each.
 //
+// A drop is the last operation of its tensor. When it has ended nothing is kept of the tensor but that there
+// was one.
+//
 // Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
 // operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
-// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told. Starting one
-// without memory throws, and changes nothing.
+// the loop did not come to, or did not end, ends with `closed` in end_left(), or as that is told. Starting
+// one without memory throws, and changes nothing.
 #pragma once
 
 #include <atomic>
@@ -32,20 +35,20 @@ Error closed_error();  // of whatever is begun after close
 class Operations {
  public:
   // `callbacks`: of all operations.
-  Operations(EventLoop& loop, std::shared_ptr<CallbackThread> callbacks)
-      : loop_(loop), callbacks_(std::move(callbacks)) {
-    (void)notes_.prepare_sleep();  // the first note wakes the loop
-  }
+  Operations(EventLoop& loop, std::shared_ptr<CallbackThread> callbacks);
   Operations(const Operations&) = delete;
   Operations& operator=(const Operations&) = delete;
 
   // Known already: nothing happens.
   void add(TensorId tensor, TensorShape shape);
-  // Null: not declared here. The shape is as long there as this object.
-  const TensorShape* find(TensorId tensor) const;
+  // Error: not declared here, or dropped.
+  Result<std::shared_ptr<const TensorShape>> find(TensorId tensor) const;
 
   // Of a tensor that is known, and checked. Its `done` and `watch` are set here.
   Result<std::shared_ptr<OperationRecord>> start(Request&& request);
+  // Of a tensor that is known and has nothing under way. The tensor takes no operation any more, and the
+  // record ends when it has ended on all ranks.
+  Result<std::shared_ptr<OperationRecord>> drop(TensorId tensor);
   // What was read in place is no longer needed: the tensor may have its next operation. The last holder of a
   // view lets go of it on the loop.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view);
@@ -59,11 +62,11 @@ class Operations {
   void stop();
   // Loop, after stop(), when the engine is gone. Ends what is left. `gpu`: whether it has come to rest; if
   // not, what has begun in its memory ends with that error. Gives it if there was any such.
-  Status drop(const Status& gpu = {});
+  Status end_left(const Status& gpu = {});
 
  private:
   // What the API threads know of a tensor.
-  enum class Use : std::uint8_t { idle, under_way, viewed };
+  enum class Use : std::uint8_t { idle, under_way, viewed, dropped };
   struct Tensor {
     TensorId id;
     TensorShape shape;
@@ -74,22 +77,28 @@ class Operations {
     bool on_gpu = false;
   };
   struct Note {
-    Tensor* tensor = nullptr;
+    Tensor* tensor = nullptr;                 // which stays until then
     std::shared_ptr<OperationRecord> record;  // null: nothing is begun, `view` is released
     Request request;
     std::shared_ptr<const AnswerView> view;
+    bool is_drop = false;  // in place of the request
   };
 
-  Tensor* at(TensorId tensor) const;
+  std::shared_ptr<Tensor> at(TensorId tensor) const;
+  Error refusal(const Tensor& tensor, TensorId id, Use use) const;
+  Status claim(TensorId tensor, Use use, Note&& note);
   bool leave(Note&& note);
   void begin(Note& note);
+  void begin_drop(TensorId tensor);
+  // The caller keeps the tensor.
   void end(Tensor& tensor, const Result<std::uint32_t>& weight);
   void wake_waiters();
 
   EventLoop& loop_;
   const std::shared_ptr<CallbackThread> callbacks_;
   ClientEngine* engine_ = nullptr;
-  Monitor<std::vector<std::unique_ptr<Tensor>>> tensors_;  // by TensorId
+  Monitor<std::vector<std::shared_ptr<Tensor>>> tensors_;  // by TensorId
+  const std::shared_ptr<Tensor> ended_;                    // in the place of each that has been dropped
   MpscQueue<Note> notes_;
   std::vector<Note> noted_;                                // loop: its memory is used again
   std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits

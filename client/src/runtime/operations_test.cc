@@ -28,6 +28,19 @@ struct Started : Running {
     REQUIRE(record.ok());
     return *record;
   }
+  std::shared_ptr<OperationRecord> drop(TensorId which) {
+    auto record = operations.drop(which);
+    REQUIRE(record.ok());
+    return *record;
+  }
+  std::string drop_refusal(TensorId which) {
+    const auto record = operations.drop(which);
+    REQUIRE_FALSE(record.ok());
+    CHECK(record.error().code == ErrorCode::invalid_argument);
+    return record.error().message;
+  }
+  // The tensor has ended on all ranks.
+  void end_everywhere(TensorId which) { scheduler().deliver(DropTensors{0, JobRun{kRun}, {which}, {}}); }
   std::string refusal() {
     const auto record = operations.start(push_pull_of(tensor, in, out, Operation::sum, {}));
     REQUIRE_FALSE(record.ok());
@@ -137,19 +150,126 @@ TEST_CASE("operations: what the engine refuses ends at once, and the tensor is f
   CHECK(c.take(0).call.is_broadcast());
 }
 
+TEST_CASE("operations: a drop is the last of its tensor, when nothing of it is under way or read") {
+  Started c;
+  const auto viewed = c.start(true);
+  CHECK_THAT(c.drop_refusal(c.tensor), Catch::Contains("'layer1.weight' is under way already"));
+  c.loop.run_tasks();
+  c.take_all();
+  c.answer_all(0);
+  REQUIRE(viewed->done());
+  CHECK_THAT(c.drop_refusal(c.tensor), Catch::Contains("'layer1.weight' is still being read in place"));
+  c.operations.release(c.tensor, viewed->take_view());
+  const auto dropped = c.drop(c.tensor);
+  const std::string name = "tensor 'layer1.weight' has been dropped";
+  CHECK(c.refusal() == name);
+  CHECK(c.drop_refusal(c.tensor) == name);
+  CHECK(c.operations.find(c.tensor).error().message == name);
+  CHECK(c.scheduler().frames.empty());
+  c.loop.run_tasks();
+  CHECK(c.scheduler().next<DropTensors>() == DropTensors{0, JobRun{Started::kRun}, {c.tensor}, {}});
+  CHECK_FALSE(dropped->done());
+  c.end_everywhere(c.tensor);
+  c.loop.run_tasks();
+  REQUIRE(dropped->done());
+  CHECK(dropped->result().ok());
+  CHECK(dropped->weight() == 0);
+  CHECK(dropped->view() == nullptr);  // although the operation before it had one
+
+  // Nothing is kept of it, but it is not taken for one that was never there.
+  CHECK(c.refusal() == "tensor 0 has been dropped");
+  CHECK(c.drop_refusal(c.tensor) == "tensor 0 has been dropped");
+  c.operations.add(c.tensor, {"layer1.weight", DType::u8, c.in.size()});
+  CHECK(c.refusal() == "tensor 0 has been dropped");
+  CHECK_THAT(c.operations.find(TensorId{9}).error().message, Catch::Contains("has not been declared"));
+}
+
+TEST_CASE("operations: a name is declared again before its drop is done, and is another tensor") {
+  Started c;
+  const auto dropped = c.drop(c.small);
+  c.loop.run_tasks();
+  (void)c.scheduler().next<DropTensors>();
+  const TensorId first = std::exchange(c.small, c.declare("bias", 4, {1}));
+  REQUIRE(c.small != first);
+  c.few = bytes_of(4, 1);
+  c.operations.add(c.small, {"bias", DType::u8, 4});
+  CHECK((*c.operations.find(c.small))->elements == 4);
+  const auto record = c.start_small();
+  c.loop.run_tasks();
+  const PushPull push = c.take(1);
+  CHECK(push.round == Round{0});
+  c.end_everywhere(first);
+  c.loop.run_tasks();
+  CHECK(dropped->result().ok());
+  CHECK_FALSE(record->done());
+  CHECK(c.lane(1).deliver(c.answer(push.partition.value, 0, 4), bytes_of(4, 2)));
+  REQUIRE(record->done());
+  CHECK(record->result().ok());
+  CHECK(c.few == bytes_of(4, 2));
+}
+
+TEST_CASE("operations: a thread that waits for a drop is woken, and a shape outlives its tensor") {
+  Started c;
+  const auto shape = c.operations.find(c.small);
+  const auto dropped = c.drop(c.small);
+  CHECK_FALSE(dropped->wait_until(at_once()));
+  c.loop.run_tasks();
+  const std::uint64_t before = c.loop.steps();
+  c.end_everywhere(c.small);
+  c.loop.run_tasks();
+  CHECK(c.loop.steps() > before);
+  CHECK(dropped->wait_until(at_once()));
+  CHECK((*shape)->name == "bias");
+}
+
+TEST_CASE("operations: drops that are not done end with the job's error, or with the client") {
+  Started c;
+  const auto begun = c.drop(c.tensor);
+  c.loop.run_tasks();
+  const bool fails = GENERATE(true, false);
+  if (fails) {
+    c.scheduler().deliver(
+        JobFailed{JobRun{Started::kRun}, make_error(ErrorCode::peer_lost, "rank 1 is gone")});
+    c.loop.run_tasks();
+    CHECK(begun->result().error().message == "rank 1 is gone");
+  }
+  const auto noted = c.drop(c.small);
+  if (fails) {
+    c.loop.run_tasks();
+    CHECK(noted->result().error().message == "rank 1 is gone");
+  }
+  c.operations.stop();
+  CHECK(c.operations.end_left().ok());
+  REQUIRE((begun->done() && noted->done()));
+  CHECK(begun->result().error().code == (fails ? ErrorCode::peer_lost : ErrorCode::closed));
+  CHECK(noted->result().error().code == (fails ? ErrorCode::peer_lost : ErrorCode::closed));
+  // The engine's word that comes after that is of nobody.
+  c.engine.abandon([](const Status&) {});
+  c.loop.run_tasks();
+}
+
+TEST_CASE("operations: nothing is dropped after the end") {
+  Started c;
+  c.operations.stop();
+  const auto record = c.operations.drop(c.tensor);
+  REQUIRE_FALSE(record.ok());
+  CHECK(record.error().code == ErrorCode::closed);
+  CHECK(c.operations.find(c.tensor).ok());
+}
+
 TEST_CASE("operations: what is left ends with closed, begun or not, and nothing is started any more") {
   Started c;
   const auto begun = c.start();
   c.loop.run_tasks();
   const auto noted = c.start_small();
   c.operations.stop();
-  CHECK(c.operations.drop().ok());
+  CHECK(c.operations.end_left().ok());
   for (const auto& record : {begun, noted}) {
     REQUIRE(record->wait_until(at_once()));
     CHECK(record->result().error().code == ErrorCode::closed);
   }
   CHECK_THAT(c.refusal(), Catch::Contains("closed"));
-  CHECK(c.operations.drop().ok());
+  CHECK(c.operations.end_left().ok());
 }
 
 TEST_CASE("operations: what a GPU may still be at ends with that, and nothing else does") {
@@ -180,7 +300,7 @@ TEST_CASE("operations: what a GPU may still be at ends with that, and nothing el
   REQUIRE_FALSE((on_gpu->done() || on_host->done()));
   operations.stop();
   cluster.engine.abandon([](const Status&) {});
-  const Status touched = operations.drop(make_error(ErrorCode::os, "the GPU has not come to rest"));
+  const Status touched = operations.end_left(make_error(ErrorCode::os, "the GPU has not come to rest"));
   REQUIRE_FALSE(touched.ok());
   CHECK(touched.error().message == "the GPU has not come to rest");
   REQUIRE((on_gpu->done() && on_host->done() && noted->done()));
