@@ -147,6 +147,7 @@ FUNCTIONS: List[_Signature] = [
     ("bps_get_stats", c_int, [c_void_p, POINTER(CStats)]),
     ("bps_get_client_info", c_int, [c_void_p, POINTER(CClientInfo)]),
     ("bps_declare", c_int, [c_void_p, POINTER(CTensorSpec), c_size_t, POINTER(c_uint32), c_int64, _error]),
+    ("bps_drop", c_int, [c_void_p, c_uint32, POINTER(c_void_p), _error]),
     ("bps_push_pull", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),

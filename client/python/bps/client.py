@@ -115,6 +115,7 @@ class Client:
     def __init__(self, **options: Any) -> None:
         self._pointer: Optional[int] = None
         self._orphans: Deque[Orphan] = collections.deque()  # without a lock, which the collector would wait for
+        self._declared: Dict[str, Tensor] = {}  # the last of each name, as long as it has not been dropped
         self._waited_s = 0.0
         self._closed = False
         _ending.install(_abandon_all)
@@ -161,7 +162,28 @@ class Client:
                                                       ctypes.byref(error)), error)
 
         call_interruptibly(declare_them)
-        return [Tensor(number, spec.name, DType(spec.dtype), spec.count) for number, spec in zip(numbers, specs)]
+        tensors = [Tensor(number, spec.name, DType(spec.dtype), spec.count) for number, spec in zip(numbers, specs)]
+        self._declared.update((tensor.name, tensor) for tensor in tensors)
+        return tensors
+
+    def drop(self, tensor: Tensor) -> Handle:
+        """Ends the tensor for this rank, which makes no later calls on it; returns at once. The name may then be declared
+        again, with any dtype and count, and is another tensor: the n-th of a name is the same on all ranks.
+
+        The handle is done when all ranks have dropped the tensor, have left or are lost, and the servers have freed its
+        memory. Nobody need wait for it. Code.INVALID_ARGUMENT, and nothing has changed: an operation on the tensor is under
+        way, or it has been dropped before. See bps_drop in bps.h.
+        """
+        self._check_tensor(tensor)
+        handle = Handle(self, tensor, ())
+        error = _library.new_error()
+        try:
+            _library.check(_library.get().bps_drop(self._pointer, tensor.number, ctypes.byref(handle._raw),
+                                                   ctypes.byref(error)), error)
+        finally:  # without success it is only looked up once more
+            if self._declared.get(tensor.name) == tensor:
+                self._declared.pop(tensor.name, None)
+        return handle
 
     # -- operations --
 
@@ -287,9 +309,21 @@ class Client:
 
     # -- inside --
 
-    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
+    def _tensor(self, name: str, dtype: DType, count: int, priority: int) -> Tensor:
+        """Declared now if this client has no such tensor. Code.CONFIGURATION: this name has another type or length, here or
+        elsewhere."""
+        known = self._declared.get(name)
+        if known is None or (known.dtype, known.count) != (dtype, count):
+            known, = self.declare([TensorSpec(name, dtype, count, priority)])
+        return known
+
+    @staticmethod
+    def _check_tensor(tensor: Any) -> None:
         if not isinstance(tensor, Tensor):
             raise invalid(f"{tensor!r} is no tensor: pass what declare() has returned")
+
+    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
+        self._check_tensor(tensor)
         memory = memory_of(thing, f"{what} of {tensor.name}", writable)
         if memory.dtype != tensor.dtype or memory.count != tensor.count:
             raise invalid(f"{what} of {tensor.name} has {memory.count} elements of {memory.dtype.name.lower()}, and "

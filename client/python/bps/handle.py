@@ -50,7 +50,7 @@ def milliseconds_of(timeout_s: Optional[float]) -> int:
 
 
 class Tensor(NamedTuple):
-    """A declared tensor; valid for the client that declared it."""
+    """A declared tensor; valid for the client that declared it, until Client.drop."""
 
     number: int
     name: str
@@ -102,7 +102,7 @@ _run_call_c = _abi.CCallback(_run_call)
 
 
 class Handle:
-    """One operation."""
+    """One operation, or the drop of a tensor, which has no memory."""
 
     def __init__(self, client: "Client", tensor: Tensor, memory: Sequence[Memory]) -> None:
         # Before the operation is started: a signal handler that raises just after that must find it here.
@@ -172,7 +172,7 @@ class Handle:
 
     @property
     def ranks(self) -> int:
-        """How many ranks were really summed; 0 until it has ended well."""
+        """How many ranks were really summed; 0 until it has ended well, and of a drop."""
         return int(_library.get().bps_handle_ranks(self._raw))
 
     def _let_go(self, status: int) -> None:

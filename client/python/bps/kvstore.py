@@ -3,11 +3,11 @@
 Keys are strings or numbers; values are contiguous arrays, as Client.push_pull takes them. A key has
 one type and length, the same on all workers. Calls return when their outputs are there.
 """
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from ._abi import Op
 from ._memory import Memory, memory_of
-from .client import Client, TensorSpec
+from .client import Client
 from .errors import invalid
 from .handle import Handle, Tensor
 
@@ -27,7 +27,6 @@ class KVStore:
             raise invalid("options are for a client that the store opens itself, and one was given")
         self._owns_client = client is None
         self._client = Client(**options) if client is None else client
-        self._tensors: Dict[str, Tensor] = {}
 
     @property
     def rank(self) -> int:
@@ -96,11 +95,7 @@ class KVStore:
         return [(str(k), v, o) for k, v, o in zip(key, value, out)]
 
     def _tensor(self, name: str, memory: Memory, priority: int) -> Tensor:
-        known = self._tensors.get(name)
-        if known is None or (known.dtype, known.count) != (memory.dtype, memory.count):
-            spec = TensorSpec(f"kvstore.{name}", memory.dtype, memory.count, priority)
-            known = self._tensors[name] = self._client.declare([spec])[0]
-        return known
+        return self._client._tensor(f"kvstore.{name}", memory.dtype, memory.count, priority)
 
 
 def _unlike(name: str, source: Memory, target: Memory) -> Exception:

@@ -74,6 +74,57 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.INVALID_ARGUMENT, "'w' is no tensor", self.client.push_pull, "w", values(1000))
         self.refused(bps.Code.INVALID_ARGUMENT, "1000 elements of f64", self.client.broadcast, tensor, values(1000, "f8"))
 
+    def test_drop(self):
+        tensor = self.declare()
+        self.client.push_pull(tensor, values(1000)).wait()
+        handle = self.client.drop(tensor)
+        for use in (lambda: self.client.push_pull(tensor, values(1000)), lambda: self.client.drop(tensor),
+                    lambda: self.client.broadcast(tensor, values(1000))):
+            self.refused(bps.Code.INVALID_ARGUMENT, "has been dropped.*declare it again", use)
+        other = self.declare(500, bps.DType.F64)
+        self.assertNotEqual(other, tensor)
+        self.assertEqual(self.declare(500, bps.DType.F64), other)
+        array = values(500, "f8")
+        self.client.push_pull(other, array).wait()
+        self.assertTrue((array == values(500)).all())
+        told = []
+        handle.then(told.append)
+        handle.wait(LIMIT)
+        self.assertEqual((told, handle.poll(), handle.ranks, handle.tensor), ([None], True, 0, tensor))
+        self.refused(bps.Code.INVALID_ARGUMENT, "not on memory of a GPU", handle.wait_stream)
+        self.refused(bps.Code.INVALID_ARGUMENT, "has been dropped.*declare it again", self.client.drop, tensor)
+        self.refused(bps.Code.INVALID_ARGUMENT, "'w' is no tensor", self.client.drop, "w")
+        unknown = bps.handle.Tensor(4711, "unknown", bps.DType.F32, 1)
+        self.refused(bps.Code.INVALID_ARGUMENT, "has not been declared", self.client.drop, unknown)
+
+    def test_drop_in_a_callback(self):
+        dropped, came = [], threading.Event()
+        tensor = self.declare()
+
+        def drop(error):
+            dropped.append(self.client.drop(tensor))
+            came.set()
+
+        self.client.push_pull(tensor, values(1000)).then(drop)
+        self.assertTrue(came.wait(LIMIT))
+        dropped[0].wait(LIMIT)
+
+    def test_nothing_is_left_of_a_thousand_drops(self):
+        def rounds(number):
+            for _ in range(number):
+                tensor = self.declare(10)
+                self.client.push_pull(tensor, values(10)).wait()
+                self.client.drop(tensor)  # nobody keeps the handle
+            self.declare(10)
+            tensor = None
+            gc.collect()
+            return len(gc.get_objects()), len(os.listdir("/proc/self/fd"))
+
+        before = rounds(100)
+        after = rounds(1000)
+        self.assertLess(after[0] - before[0], 50)
+        self.assertEqual(after[1], before[1])
+
     def test_options(self):
         self.refused(bps.Code.INVALID_ARGUMENT, "no setting 'cuda-devise'.*did you mean cuda-device", bps.Client, cuda_devise=0)
         self.refused(bps.Code.INVALID_ARGUMENT, "no setting 'gpu'$", bps.Client, gpu=0)
@@ -242,6 +293,16 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.INVALID_ARGUMENT, "value of a has 3.*its out 4", store.pushpull, "a", values(3), values(4))
         store.close()
         self.client.stats()
+
+    def test_kvstore_after_a_drop(self):
+        store = bps.KVStore(self.client)
+        for dtype, kind, count in (("f4", bps.DType.F32, 10), ("i8", bps.DType.I64, 7), ("i8", bps.DType.I64, 7)):
+            array = values(count, dtype)
+            store.pushpull("dropped", array)
+            self.assertTrue((array == values(count, dtype)).all())
+            tensor, = self.client.declare([bps.TensorSpec("kvstore.dropped", kind, count)])
+            self.client.drop(tensor)
+            self.refused(bps.Code.INVALID_ARGUMENT, "has been dropped", self.client.drop, tensor)
 
 
 class AloneTest(unittest.TestCase):

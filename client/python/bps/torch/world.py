@@ -1,7 +1,7 @@
 """The client that the functions of bps.torch share, as Horovod's do: one per process, between init() and shutdown()."""
 import itertools
 import sys
-from typing import Any, Dict, Optional, Sequence, Set
+from typing import Any, Optional, Sequence, Set
 
 from .._abi import DType
 from .._ending import call_witness, come_to_front
@@ -11,30 +11,24 @@ from ..handle import Tensor
 
 
 class World:
-    """An open client, and what has been declared with it. Ranks that call alike get equal numbers and names."""
+    """An open client. Ranks that call alike get equal numbers and names."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         info = client.info()
         self.sums_on_gpus = info.local_group == "nccl"  # then the job takes no memory of the host
         self.operation_timeout_s = info.operation_timeout_s
-        self._tensors: Dict[str, Tensor] = {}
         self._unnamed: Set[str] = set()
         self._optimizers = itertools.count()
         self._hooks = itertools.count()
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
-        for spec, tensor in zip(specs, self.client.declare(specs)):
-            self._tensors[spec.name] = tensor
+        self.client.declare(specs)
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0) -> Tensor:
         """Declared now if it is new. Code.CONFIGURATION: this name has another type or length, here or elsewhere."""
-        known = self._tensors.get(name)
-        if known is None or (known.dtype, known.count) != (dtype, count):
-            self.declare([TensorSpec(name, dtype, count, priority)])
-            known = self._tensors[name]
-        return known
+        return self.client._tensor(name, dtype, count, priority)
 
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
