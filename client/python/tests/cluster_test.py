@@ -1,4 +1,6 @@
 """Several Python workers with the real daemons: sums, and every way in which a step can end badly."""
+import pathlib
+import re
 import signal
 
 from harness import WorkerTest
@@ -14,6 +16,44 @@ class ClusterTest(WorkerTest):
     def test_and_or_xor(self):
         for worker in self.run_all(3, "bitwise", servers=2):
             self.assertIn("right", worker.text())
+
+    def test_drops_leave_nothing(self):
+        """A tensor that stayed would leave no room for the third one."""
+        scheduler = self.scheduler()
+        daemons = [scheduler, *(self.server(scheduler, "--memory-max", "14MiB", "--shards", "1") for _ in range(2))]
+        workers = self.python_workers(scheduler, 3, "drops")
+        sizes = []
+        for step in (20, 199):
+            for worker in workers:
+                worker.wait_line(f"step {step}$")
+            sizes.append([self.resident(process) for process in (*daemons, *workers)])
+            for worker in workers:
+                worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0)
+        for before, after in zip(*sizes):
+            self.assertLess(after - before, 16 << 20, sizes)
+
+    @staticmethod
+    def resident(process):
+        status = pathlib.Path(f"/proc/{process.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s*(\d+) kB", status).group(1)) * 1024
+
+    def test_drops(self):
+        """Without a wait between them, over every way to the servers."""
+        for env in ({}, {"BPS_TRANSPORT": "tcp"}, {"BPS_LOCAL_GROUP": "host"}):
+            with self.subTest(**env):
+                self.run_all(3, "drops_without_waiting", servers=2, **env)
+
+    def test_ranks_that_differ_drop_the_tensor_and_go_on(self):
+        for env in ({}, {"BPS_LOCAL_GROUP": "host"}):
+            with self.subTest(**env):
+                self.run_all(3, "quarrel", servers=2, **env)
+
+    def test_one_rank_drops(self):
+        for env in ({}, {"BPS_LOCAL_GROUP": "host"}):
+            with self.subTest(**env):
+                self.run_all(3, "one_drops", servers=2, **env)
 
     def test_another_shape_on_one_rank(self):
         scheduler, _ = self.cluster()

@@ -1,6 +1,7 @@
 """Workers of cluster_test.py: python3 numpy_worker.py FUNCTION [ARGUMENT]. None catches its error, and they end with its exit code all the same."""
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -49,6 +50,101 @@ def bitwise():
             client.push_pull(tensor, given[client.rank], out, op).wait()
             assert (out == function.reduce(given)).all(), op
     print("right")
+
+
+KINDS = ((bps.DType.F32, "f4"), (bps.DType.I64, "i8"), (bps.DType.F64, "f8"))
+
+
+def checked(client, count, kind=0, op=bps.Op.SUM):
+    """A tensor of the one name that is declared now, and has been summed."""
+    dtype, name = KINDS[kind]
+    tensor, = client.declare([bps.TensorSpec("weight", dtype, count)])
+    array = numpy.full(count, client.rank + 1, name)
+    handle = client.push_pull(tensor, array, op=op)
+    handle.wait()
+    assert (array == sum(range(client.world_size + 1))).all() and handle.ranks == client.world_size, array
+    return tensor
+
+
+def fails(pattern, function):
+    """Because the ranks differ."""
+    try:
+        function()
+    except bps.Error as error:
+        assert error.code == bps.Code.CONFIGURATION and re.search(pattern, str(error)), error
+    else:
+        raise AssertionError("it went well")
+
+
+def drops():
+    """The servers have no room for two of the tensors."""
+    with bps.Client() as client:
+        for step in range(200):
+            dtype = KINDS[step % 3][0]
+            client.drop(checked(client, 4_000_000 // dtype.bytes - step, step % 3)).wait()
+            if step in (20, 199):
+                print("step", step)
+                sys.stdin.readline()
+
+
+def drops_without_waiting():
+    """Ranks are at different tensors of the name, and some have the same one twice in a row."""
+    with bps.Client() as client:
+        handles = []
+        for step in range(200):
+            tensor = checked(client, 50_000 + step, step % 3)
+            if step % 5 == client.rank:
+                assert client.declare([bps.TensorSpec("weight", tensor.dtype, tensor.count)]) == [tensor]
+            handles.append(client.drop(tensor))
+        for handle in handles:
+            handle.wait()
+
+
+def quarrel():
+    """Whatever ranks disagree about, they drop the tensor, declare it once more, and go on."""
+    with bps.Client() as client:
+        for step in range(10):
+            tensor = checked(client, 100_000)
+            client.barrier()  # a tensor fails on all ranks, also for one that waits for the round before
+            op = bps.Op.MAX if client.rank == step % client.world_size else bps.Op.SUM
+            fails("rank . calls (sum|max).*rank . calls (sum|max)",
+                  lambda: client.push_pull(tensor, numpy.zeros(100_000, "f4"), op=op).wait())
+            client.drop(tensor)
+            client.drop(checked(client, 70_000, 1))
+
+            # Rank 0 has a tensor to drop, and the others have none.
+            tensor = None
+            if client.rank == 0:
+                tensor, = client.declare([bps.TensorSpec("weight", bps.DType.F32, 12)])
+            client.barrier()
+            if client.rank == 0:
+                client.barrier()
+                fails("weight.*(12|10).*(12|10)", lambda: client.push_pull(tensor, numpy.zeros(12, "f4")).wait())
+                client.drop(tensor)
+            else:
+                fails("weight.*(12|10).*(12|10)", lambda: client.declare([bps.TensorSpec("weight", bps.DType.F32, 10)]))
+                client.barrier()
+            client.drop(checked(client, 20, 2)).wait()
+
+
+def one_drops():
+    """The others learn who has, and it is none of theirs any more when all have."""
+    with bps.Client() as client:
+        for step in range(10):
+            tensor, who = checked(client, 100_000), step % client.world_size
+            client.barrier()
+            if client.rank == who:
+                handle = client.drop(tensor)
+                client.barrier()
+                assert not handle.poll()
+            else:
+                fails(f"rank {who}.*dropped", lambda: client.push_pull(tensor, numpy.zeros(100_000, "f4")).wait())
+                client.barrier()
+            client.barrier()
+            if client.rank != who:
+                handle = client.drop(tensor)
+            client.drop(checked(client, 70_000, 1))
+            handle.wait()
 
 
 def mismatch():

@@ -19,9 +19,9 @@ class TorchTest(CasesTest):
 
     def test_operations(self):
         """Every type and stride, what all begin with, and what is refused."""
-        self.cases(3, "types", "strides", "compressed", "differentiable", "under_other_names", "many_at_once", "begin_alike",
-                   "not_possible", "another_shape", "another_model:optimizer", "another_model:frozen", "another_model:broadcast",
-                   "types", servers=2)
+        self.cases(3, "types", "strides", "compressed", "differentiable", "dropped", "under_other_names", "many_at_once",
+                   "begin_alike", "not_possible", "another_shape", "another_model:optimizer", "another_model:frozen",
+                   "another_model:broadcast", "types", servers=2)
 
     def test_optimizer(self):
         """Parameters against one process that adds the gradients in rank order, bit for bit."""

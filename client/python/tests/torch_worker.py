@@ -12,6 +12,7 @@ import torch_models as models
 from torch import nn
 
 import bps.torch as bps
+from bps import DType, TensorSpec
 
 
 def check_alike(model):
@@ -99,6 +100,16 @@ def differentiable():
     with torch.no_grad():
         assert not bps.push_pull(mine).requires_grad
     assert not bps.push_pull_async(mine).synchronize().requires_grad
+
+
+def dropped():
+    """By the program, under the name of an operation, which is declared again."""
+    for step in range(20):
+        count = 100 + step % 3
+        mine = torch.full((count,), float(bps.rank()))
+        assert torch.equal(bps.push_pull(mine, "dropped", average=False), torch.full((count,), sum(range(bps.size())) * 1.0))
+        tensor, = bps.client().declare([TensorSpec("dropped", DType.F32, count)])
+        bps.client().drop(tensor)
 
 
 def under_other_names():
