@@ -1,6 +1,4 @@
 """Several Python workers with the real daemons: sums, and every way in which a step can end badly."""
-import pathlib
-import re
 import signal
 
 from harness import WorkerTest
@@ -34,10 +32,6 @@ class ClusterTest(WorkerTest):
         for before, after in zip(*sizes):
             self.assertLess(after - before, 16 << 20, sizes)
 
-    @staticmethod
-    def resident(process):
-        status = pathlib.Path(f"/proc/{process.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s*(\d+) kB", status).group(1)) * 1024
 
     def test_drops(self):
         """Without a wait between them, over every way to the servers."""

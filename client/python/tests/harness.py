@@ -34,6 +34,11 @@ class WorkerTest(daemons.DaemonTest):
             self.assert_status(worker, 0, limit=limit)
         return workers
 
+    @staticmethod
+    def resident(process: Any) -> int:
+        status = pathlib.Path(f"/proc/{process.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
     def assert_told(self, worker: Any, status: int, pattern: str, limit: float = daemons.SILENCE) -> None:
         """A worker says why it ends, so soon; how long a process with PyTorch in it takes to be gone is not ours."""
         worker.wait_line(pattern, limit)

@@ -40,6 +40,23 @@ class TorchTest(CasesTest):
     def test_nothing_is_left_of_ten_thousand_steps(self):
         self.cases(1, "flat")
 
+    def test_folds(self):
+        """What belongs to a model and optimizer that are gone goes, on the servers, too."""
+        scheduler = self.scheduler()
+        servers = [self.server(scheduler, "--memory-max", "6MiB", "--shards", "1") for _ in range(2)]
+        workers = self.python_workers(scheduler, 2, "folds:40")
+        sizes = []
+        for fold in (10, 39):
+            for worker in workers:
+                worker.wait_line(f"fold {fold}$")
+            sizes.append([self.resident(process) for process in (*servers, *workers)])
+            for worker in workers:
+                worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0)
+        for before, after in zip(*sizes):
+            self.assertLess(after - before, 12 << 20, sizes)
+
     def test_a_rank_is_killed_in_a_step(self):
         scheduler, _ = self.cluster()
         workers = self.python_workers(scheduler, 3, "killed_in_a_step:layers")

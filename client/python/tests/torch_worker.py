@@ -112,6 +112,37 @@ def dropped():
         bps.client().drop(tensor)
 
 
+def folds(number):
+    """A new model and optimizer each time, as in cross-validation: servers have memory for two of them."""
+    for fold in range(int(number)):
+        torch.manual_seed(fold)
+        model = nn.Linear(500, 500)
+        own = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(own, model.named_parameters()) if fold % 2 else None
+        if optimizer is None:
+            model = distributed(model)
+            optimizer = own
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.full((4, 500), float(bps.rank()))).sum().backward()
+            optimizer.step()
+        if fold in (int(number) // 4, int(number) - 1):
+            check_alike(model)
+            print(f"fold {fold}", flush=True)
+            sys.stdin.readline()
+    left = [name for name in bps.client()._declared if name.startswith(("optimizer", "ddp"))]
+    assert len(left) < 12, left
+
+
+def distributed(model):
+    """DDP, averaged by bps."""
+    if not torch.distributed.is_initialized():
+        bps.init_process_group()
+    model = nn.parallel.DistributedDataParallel(model)
+    model.register_comm_hook(bps.state(), bps.comm_hook)
+    return model
+
+
 def under_other_names():
     """What Horovod's scripts call besides."""
     assert torch.equal(bps.broadcast(torch.tensor([bps.rank()]), 1), torch.tensor([1]))

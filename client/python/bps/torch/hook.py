@@ -2,7 +2,7 @@
 import contextlib
 import threading
 import time
-from typing import Any, List, Optional, Union
+from typing import Any, List, Optional, Set, Union
 
 import torch
 import torch.distributed
@@ -25,6 +25,8 @@ class CommState:
     def __init__(self, place: World, compression: Optional[torch.dtype] = None) -> None:
         self.compression = compression
         self._prefix = f"ddp{place.next_hook()}"
+        self._names: Set[str] = set()
+        place.drop_with(self, self._names)
         self._lock = threading.Lock()
         self._started: List[Handle] = []  # of this backward pass
         self._under_way = 0
@@ -33,7 +35,9 @@ class CommState:
 
     def name_of(self, bucket: torch.distributed.GradBucket, buffer: torch.Tensor) -> str:
         # DDP makes new buckets after the first step: another type or length is another tensor.
-        return f"{self._prefix}.bucket{bucket.index()}.{str(buffer.dtype)[len('torch.'):]}.{buffer.numel()}"
+        name = f"{self._prefix}.bucket{bucket.index()}.{str(buffer.dtype)[len('torch.'):]}.{buffer.numel()}"
+        self._names.add(name)
+        return name
 
     def started(self, handle: Handle, is_last: bool) -> None:
         """DDP waits for futures where no deadline and no signal reaches it. So backward() first comes here to wait: what is

@@ -70,6 +70,7 @@ class GradientExchange:
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest.
         place.declare([self._spec(parameter) for _, parameter in named])
+        place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
         watch = _weakly(self)
         handles = [self._watch(parameter, watch) for _, parameter in named if parameter.requires_grad]
         weakref.finalize(self, remove_all, handles)

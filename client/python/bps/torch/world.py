@@ -1,17 +1,33 @@
 """The client that the functions of bps.torch share, as Horovod's do: one per process, between init() and shutdown()."""
+import collections
+import contextlib
+import functools
+import gc
 import itertools
 import sys
-from typing import Any, Optional, Sequence, Set
+import time
+import weakref
+from typing import Any, Callable, Collection, Deque, Optional, Sequence, Set, TypeVar
 
 from .._abi import DType
 from .._ending import call_witness, come_to_front
 from ..client import Client, TensorSpec
 from ..errors import Code, Error, invalid
-from ..handle import Tensor
+from ..handle import Handle, Tensor
+
+_T = TypeVar("_T")
+
+# With a declaration for which servers have no memory until all ranks have dropped what they do not use any more.
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.2
 
 
 class World:
-    """An open client. Ranks that call alike get equal numbers and names."""
+    """An open client. Ranks that call alike get equal numbers and names.
+
+    What an object declares for itself is dropped when the object is gone: at the next declaration, because the collector
+    may come at any moment.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -21,14 +37,70 @@ class World:
         self._unnamed: Set[str] = set()
         self._optimizers = itertools.count()
         self._hooks = itertools.count()
+        # Names of tensors that nobody uses any more, and drops that have not ended; without a lock, which the collector
+        # would wait for.
+        self._unused: Deque[str] = collections.deque()
+        self._dropped: Deque[Handle] = collections.deque()
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
-        self.client.declare(specs)
+        self._with_room(functools.partial(self.client.declare, specs))
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0) -> Tensor:
         """Declared now if it is new. Code.CONFIGURATION: this name has another type or length, here or elsewhere."""
-        return self.client._tensor(name, dtype, count, priority)
+        return self._with_room(functools.partial(self.client._tensor, name, dtype, count, priority))
+
+    def drop_with(self, owner: object, names: Collection[str]) -> None:
+        """`names`, also those that come later, are the owner's alone."""
+        weakref.finalize(owner, self._unused.extend, names).atexit = False
+
+    def _with_room(self, declare: Callable[[], _T]) -> _T:
+        """Servers may have memory for it only when all ranks have dropped what they do not use any more."""
+        self._drop_unused()
+        try:
+            return declare()
+        except Error as error:
+            if error.code != Code.OUT_OF_MEMORY:
+                raise
+        gc.collect()  # what nobody has any more may still lie there, in a cycle
+        deadline = time.monotonic() + min(_PATIENCE_S, self.operation_timeout_s)
+        while True:
+            self._drop_unused()
+            is_over = not self._dropped or time.monotonic() >= deadline
+            try:
+                return declare()
+            except Error as error:
+                if error.code != Code.OUT_OF_MEMORY or is_over:
+                    raise
+            self._wait_for_a_drop()
+
+    def _drop_unused(self) -> None:
+        under_way = []
+        while self._unused:
+            try:
+                name = self._unused.popleft()
+                tensor = self.client._declared.get(name)
+                if tensor is not None:
+                    self._dropped.append(self.client.drop(tensor))
+            except IndexError:  # another thread has taken it
+                break
+            except Error as error:
+                if error.code != Code.INVALID_ARGUMENT:
+                    raise
+                under_way.append(name)  # its operation goes on without a handle
+        self._unused.extend(under_way)
+        with contextlib.suppress(IndexError):
+            while self._dropped[0].poll():
+                self._dropped.popleft()
+
+    def _wait_for_a_drop(self) -> None:
+        try:
+            self._dropped[0].wait(_PAUSE_S)
+        except IndexError:
+            pass
+        except Error as error:
+            if error.code != Code.DEADLINE:
+                raise
 
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
