@@ -63,6 +63,8 @@ class Plan:
     groups: tuple = ()
     # Of each worker, over TCP; 0: as many as the library thinks best.
     data_threads: int = 0
+    # After so many rounds tensors are dropped and declared again; 0: never.
+    drop_every: int = 0
 
     def __str__(self):
         megabytes = sum(self.sizes) * 4e-6
@@ -70,6 +72,7 @@ class Plan:
         extra += ", shrink" if self.shrinks is not None else ""
         extra += f", groups of {' and '.join(map(str, self.groups))}" if self.groups else ""
         extra += f", {self.data_threads} data threads" if self.data_threads else ""
+        extra += f", dropped every {self.drop_every} rounds" if self.drop_every else ""
         when = f"{self.moment:.2f} s after {'round 1' if self.running else 'the start'}"
         return (f"{self.transport}, {self.workers} workers, {self.servers} servers, {self.shards} shards, {len(self.sizes)} tensors of "
                 f"{megabytes:.3g} MB{extra}; {when}: {'; '.join(map(str, self.faults)) or 'nothing'}")
@@ -163,4 +166,5 @@ def draw(seed, transport="", can_cut=True, can_link=True):
         plan.groups = tuple(count for count in (first, plan.workers - first) if count)
     if plan.transport == "tcp" and not plan.groups:
         plan.data_threads = dice.choice((0, 0, 2, 3, 5))
+    plan.drop_every = dice.choice((0, 0, 1, 3))
     return plan

@@ -13,6 +13,9 @@
 // With --groups 3,2: ranks 0 to 2 sum on their host before it meets that of ranks 3 and 4. Values have
 // fractions then, so that sums in another order have other bits; and with a rank its host is lost.
 //
+// With --drop-every N: after every N rounds all tensors are dropped and declared again, but the one that says
+// when to stop.
+//
 // With --device cuda: tensors are in the memory of a GPU, filled and read by copies, and a stream waits for
 // the sums.
 //
@@ -67,6 +70,7 @@ struct Flags {
   bool barrier = false;
   bool allocated = false;
   std::uint64_t may_lose = kNobody;
+  std::uint64_t drop_every = 0;
   std::string tensor = "weight";
   std::string device = "host";
   std::uint64_t join_ms = 20'000;
@@ -233,7 +237,18 @@ class Training {
     return true;
   }
 
+  // Other tensors with the same names. Those before are gone then: servers need memory for two of each.
+  void renew() {
+    for (const bps::Handle& before : dropped_)
+      before.wait();
+    dropped_.clear();
+    for (std::uint64_t t = 0; t < data_.size(); ++t)
+      dropped_.push_back(client_.drop(tensors_[t]));
+    tensors_ = client_.declare(specs_);
+  }
+
   bool round(std::uint64_t round, bool last) {
+    if (flags_.drop_every > 0 && round > 0 && round % flags_.drop_every == 0) renew();
     std::vector<bps::Handle> handles;
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
       fill(t, round);
@@ -312,6 +327,7 @@ class Training {
   std::uint64_t size_;
   std::vector<bps::TensorSpec> specs_;
   std::vector<bps::Tensor> tensors_;
+  std::vector<bps::Handle> dropped_;
   std::uint64_t lacks_since_ = kNobody;  // the first round that lacks what --may-lose adds
   Checksum checksum_;
 };
@@ -400,6 +416,7 @@ std::uint64_t* number_of(Flags& flags, const std::string& flag) {
          : flag == "--throw-after" ? &flags.throw_after
          : flag == "--reference"   ? &flags.reference
          : flag == "--may-lose"    ? &flags.may_lose
+         : flag == "--drop-every"  ? &flags.drop_every
          : flag == "--join-ms"     ? &flags.join_ms
          : flag == "--timeout-ms"  ? &flags.timeout_ms
                                    : nullptr;

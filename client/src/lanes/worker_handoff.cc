@@ -102,8 +102,8 @@ Status WorkerHandoff::check(const Moved& moved) const {
   return {};
 }
 
-// Without `retain`, answers that others may lack are not here any more. Of what was dropped no partition moves
-// here: it has ended, or the job fails.
+// Without `retain`, answers that others may lack are not here any more. Of what was dropped no partition
+// moves here: it has ended, or the job fails.
 Status WorkerHandoff::check_retain(const Moved& moved) const {
   if (retain_) return {};
   const bool concerned = std::ranges::any_of(tensors_.partitions(), [&](const Partition* partition) {
