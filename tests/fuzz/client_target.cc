@@ -95,7 +95,7 @@ class Liars {
   void use_engine(std::uint32_t what) {
     switch (what) {
       case 0: return declare();
-      case 1: return cluster_.engine.barrier([](Status) {});
+      case 1: return input_.flag() ? drop() : cluster_.engine.barrier([](Status) {});
       case 2: return void(cluster_.engine.describe(TensorId{input_.below(4)}));
       default: return operate(what == 4);
     }
@@ -109,6 +109,12 @@ class Liars {
     cluster_.engine.declare({tensor}, [this](Result<std::vector<TensorId>> ids) {
       if (ids.ok()) declared_.insert(declared_.end(), ids->begin(), ids->end());
     });
+  }
+
+  void drop() {
+    if (declared_.empty()) return;
+    const TensorId tensor = declared_[input_.below(static_cast<std::uint32_t>(declared_.size()))];
+    (void)cluster_.engine.drop(tensor, [](const Status&) {});  // it may be under way
   }
 
   void operate(bool broadcast) {
@@ -285,6 +291,7 @@ class Liars {
       case 10: return Heartbeat{1};
       case 11:
       case 12: return declared();
+      case 13: return DropTensors{0, job_run(), {TensorId{input_.below(4)}}, {}};
       default: return moved();
     }
   }

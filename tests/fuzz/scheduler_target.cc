@@ -92,6 +92,7 @@ class Peers {
       case 25: return say(peer, Heartbeat{input_.number()});
       case 33: return say(peer, query(peer));
       case 34: return say(peer, lane_lost(peer));
+      case 31: return say(peer, drop(peer));
       default: return acknowledge(peer);
     }
   }
@@ -139,6 +140,16 @@ class Peers {
     lost.server = lane.server;
     if (input_.below(8) != 0) lost.incarnation = lane.incarnation;
     return lost;
+  }
+
+  // Of a run that it was told of, mostly.
+  DropTensors drop(PeerId peer) {
+    DropTensors drop{0, JobRun{input_.number()}, {}, {}};
+    const auto started = h_->got<JobStart>(peer);
+    if (!started.empty() && input_.below(16) != 0) drop.job_run = started.back().job_run;
+    for (std::uint32_t left = 1 + input_.below(3); left > 0; --left)
+      drop.tensors.push_back(TensorId{input_.below(6)});
+    return drop;
   }
 
   void say(PeerId peer, const Message& message) {
