@@ -57,7 +57,7 @@ class TensorCatalog {
     Error error;  // refused, failed
     PartitionId first;
     std::vector<LaneIndex> owners;
-    std::uint64_t batch = 0;    // declaring: by this batch of the TensorTable
+    std::uint64_t batch = 0;    // that servers have to confirm, of the TensorTable; 0: none
     std::vector<bool> has_it;   // by rank, who has declared it; empty: all have
     std::vector<bool> dropped;  // by rank, who has dropped it; not longer than needed
   };

@@ -56,9 +56,12 @@ void TensorDrops::tell_again() {
 
 void TensorDrops::go_on() {
   std::vector<TensorId> over;
-  for (const TensorId id : std::exchange(changed_, {})) {
+  std::erase_if(changed_, [&](TensorId id) {
+    // One that has failed before its servers had confirmed it: they have to, first.
+    if (catalog_[id].batch != 0) return false;
     if (is_over(id)) over.push_back(id);
-  }
+    return true;
+  });
   end(over);
   tell_servers();
 }

@@ -180,6 +180,29 @@ TEST_CASE("drop: a tensor that has failed is at no server, and ends when all hav
   CHECK(state_of_job(h).tensors == 1);
 }
 
+TEST_CASE("drop: a tensor that fails while servers confirm it ends when they have") {
+  CoreHarness h;
+  const PeerId server = h.server("a");
+  h.stop_acking(server);
+  std::vector<PeerId> workers;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    HelloWorker hello = CoreHarness::hello("j", rank, 3);
+    hello.worker_loss = WorkerLoss::shrink;
+    workers.push_back(h.say_hello(hello));
+  }
+  h.say(server, Ack{h.last<OpenJob>(server).request, {}});
+  h.say(workers[0], declare_one(1, "w", 10));
+  h.say(workers[1], declare_one(1, "w", 11));
+  h.say(workers[2], declare_one(1, "w", 11));
+  CHECK(error_of(h, workers[1]).code == ErrorCode::configuration);
+  h.kill(workers[0]);
+  CHECK(state_of_job(h).tensors == 1);
+  h.say(server, Ack{h.last<DeclareSlices>(server).request, {}});
+  CHECK(state_of_job(h).tensors == 0);
+  CHECK(h.last<DropTensors>(server).tensors == std::vector{kFirst});
+  CHECK(h.is_alive(server));
+}
+
 TEST_CASE("drop: of a declaration that was refused for want of memory nothing is left to drop") {
   CoreHarness h;
   const PeerId server = h.server("a");

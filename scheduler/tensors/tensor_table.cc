@@ -112,6 +112,7 @@ void TensorTable::finish(std::uint64_t number) {
   std::map<ServerId, std::vector<TensorId>> dropped;
   for (const TensorId id : batch.tensors) {
     Tensor& tensor = catalog_[id];
+    tensor.batch = 0;
     if (tensor.state == State::declaring) {
       tensor.state = batch.error.code == ErrorCode::ok ? State::ready : State::refused;
       tensor.error = batch.error;
