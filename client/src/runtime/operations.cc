@@ -76,10 +76,13 @@ Result<std::shared_ptr<OperationRecord>> Operations::drop(TensorId tensor) {
 
 // For one operation, which `note` begins. What finds no memory has claimed and begun nothing.
 Status Operations::claim(TensorId id, Use use, Note&& note) {
-  const std::shared_ptr<Tensor> tensor = at(id);
   Use found = Use::idle;
-  if (!tensor->use.compare_exchange_strong(found, use, std::memory_order_acq_rel))
-    return refusal(*tensor, id, found);
+  // Under the lock, which is cheaper than to share it: once claimed it stays.
+  Tensor* const tensor = tensors_.read([&](const auto& tensors) {
+    Tensor* const known = tensors[id.value].get();
+    return known->use.compare_exchange_strong(found, use, std::memory_order_acq_rel) ? known : nullptr;
+  });
+  if (tensor == nullptr) return refusal(*at(id), id, found);
   struct Claim {
     Tensor& tensor;
     bool is_kept = false;
@@ -87,7 +90,7 @@ Status Operations::claim(TensorId id, Use use, Note&& note) {
       if (!is_kept) tensor.use.store(Use::idle, std::memory_order_release);
     }
   } claim{*tensor};
-  note.tensor = tensor.get();
+  note.tensor = tensor;
   claim.is_kept = leave(std::move(note));
   if (!claim.is_kept) return closed_error();
   return {};
