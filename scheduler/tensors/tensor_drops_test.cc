@@ -180,6 +180,24 @@ TEST_CASE("drop: a tensor that has failed is at no server, and ends when all hav
   CHECK(state_of_job(h).tensors == 1);
 }
 
+TEST_CASE("drop: what a rank drops while it declares it again, with others, ends; others are declared") {
+  MoveHarness h(2, 1);
+  h.stop_acking(h.a);
+  Declare both = declare_one(2, "w", kElements);
+  both.tensors.push_back(declare_one(0, "v", kElements).tensors[0]);
+  h.say(h.workers[0], both);
+  h.say(h.workers[0], drop(h, h.workers[0], {kFirst}));
+  h.say(h.a, Ack{h.last<DropTensors>(h.a).request, {}});
+  CHECK(h.got<DropTensors>(h.workers[0]).size() == 1);
+  CHECK(h.got<Declared>(h.workers[0]).size() == 1);
+  h.say(h.a, Ack{h.last<DeclareSlices>(h.a).request, {}});
+  REQUIRE(h.got<Declared>(h.workers[0]).size() == 2);
+  const auto tensors = h.last<Declared>(h.workers[0]).tensors;
+  CHECK_THAT(to_string(tensors[0].error), Contains("dropped by all ranks meanwhile"));
+  CHECK(tensors[1].error.code == ErrorCode::ok);
+  CHECK(tensors[1].tensor == TensorId{1});
+}
+
 TEST_CASE("drop: a tensor that fails while servers confirm it ends when they have") {
   CoreHarness h;
   const PeerId server = h.server("a");

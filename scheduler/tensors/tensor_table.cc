@@ -17,6 +17,13 @@ std::string text_of(const TensorDeclaration& declaration) {
          (declaration.staleness == kUnboundedStaleness ? "unbounded" : std::to_string(declaration.staleness));
 }
 
+// The rank has dropped it while it declared it again, with others that had to be confirmed.
+Error ended_error(TensorId tensor) {
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("tensor {} has been dropped by all ranks meanwhile", tensor.value),
+                    "declare it again: that is another tensor");
+}
+
 }  // namespace
 
 // ---- declares ----
@@ -133,7 +140,8 @@ void TensorTable::answer_or_wait(std::uint64_t key) {
   if (it == requests_.end()) return;  // its worker has left
   const Request& request = it->second;
   for (const Item& item : request.items) {
-    if (!item.tensor || catalog_[*item.tensor].state != State::declaring) continue;
+    const bool is_there = item.tensor && catalog_.has(*item.tensor);
+    if (!is_there || catalog_[*item.tensor].state != State::declaring) continue;
     batches_.at(catalog_[*item.tensor].batch).requests.push_back(key);
     return;
   }
@@ -142,6 +150,8 @@ void TensorTable::answer_or_wait(std::uint64_t key) {
     DeclaredTensor result;
     if (!item.tensor) {
       result.error = item.error;
+    } else if (!catalog_.has(*item.tensor)) {
+      result.error = ended_error(*item.tensor);
     } else {
       const Tensor& tensor = catalog_[*item.tensor];
       result.error = tensor.error;
@@ -174,6 +184,10 @@ void TensorTable::refresh(Answer& answer) {
   std::erase_if(answer.first, [&](TensorId id) { return !catalog_.has(id); });
   for (DeclaredTensor& result : answer.message.tensors) {
     if (result.error.code != ErrorCode::ok) continue;
+    if (!catalog_.has(result.tensor)) {
+      result = {ended_error(result.tensor)};
+      continue;
+    }
     const Tensor& tensor = catalog_[result.tensor];
     result.error = tensor.error;
     result.owners = tensor.state == State::ready ? tensor.owners : std::vector<LaneIndex>{};
