@@ -38,7 +38,8 @@ void TensorCatalog::set_lanes(std::vector<Lane> lanes) {
 Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declaration) {
   const std::uint64_t partitions = partitions_of(declaration);
   if (next_tensor_.value >= config_.max_tensors) {
-    return too_large(declaration, fmt::format("is one too many: a job has at most {}", config_.max_tensors),
+    return too_large(declaration,
+                     fmt::format("is one too many: a job declares at most {} in all", config_.max_tensors),
                      "declare fewer, larger tensors");
   }
   if (next_partition_ + partitions > config_.max_partitions) {
@@ -48,7 +49,7 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
                      "raise partition-bytes");
   }
   const TensorId id = std::exchange(next_tensor_, next_tensor_.next());
-  Tensor& tensor = tensors_[id];
+  Tensor& tensor = insert(id).first;
   tensor.declaration = declaration;
   tensor.declared_by = rank;
   tensor.has_it.assign(config_.world_size, false);
@@ -57,27 +58,27 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   for (std::uint32_t i = 0; i < partitions; ++i)
     tensor.owners.push_back(assigner_.assign(bytes_of(tensor, i)));
   next_partition_ += partitions;
-  by_name_[declaration.name].insert(id);
+  by_name_.emplace(declaration.name, id);
   has_async_ = has_async_ || declaration.mode == Mode::async;
   return id;
 }
 
 void TensorCatalog::note_declared(TensorId id, Rank rank) {
-  std::vector<bool>& has_it = tensors_.at(id).has_it;
+  std::vector<bool>& has_it = (*this)[id].has_it;
   if (rank.value >= has_it.size()) return;
   has_it[rank.value] = true;
   if (std::find(has_it.begin(), has_it.end(), false) == has_it.end()) has_it = {};
 }
 
 bool TensorCatalog::has_declared(TensorId id, Rank rank) const {
-  const std::vector<bool>& has_it = tensors_.at(id).has_it;
+  const std::vector<bool>& has_it = (*this)[id].has_it;
   return rank.value >= has_it.size() || has_it[rank.value];
 }
 
-void TensorCatalog::take_back(TensorId id) { tensors_.at(id).has_it.assign(config_.world_size, false); }
+void TensorCatalog::take_back(TensorId id) { (*this)[id].has_it.assign(config_.world_size, false); }
 
 void TensorCatalog::take_back(TensorId id, Rank rank) {
-  std::vector<bool>& has_it = tensors_.at(id).has_it;
+  std::vector<bool>& has_it = (*this)[id].has_it;
   if (has_it.empty()) has_it.assign(config_.world_size, true);
   if (rank.value < has_it.size()) has_it[rank.value] = false;
 }
@@ -85,25 +86,31 @@ void TensorCatalog::take_back(TensorId id, Rank rank) {
 // ---- tensors that are dropped ----
 
 void TensorCatalog::note_dropped(TensorId id, Rank rank) {
-  std::vector<bool>& dropped = tensors_.at(id).dropped;
+  std::vector<bool>& dropped = (*this)[id].dropped;
   if (rank.value >= dropped.size()) dropped.resize(rank.value + 1);
   dropped[rank.value] = true;
 }
 
 bool TensorCatalog::has_dropped(TensorId id, Rank rank) const {
-  const std::vector<bool>& dropped = tensors_.at(id).dropped;
+  const std::vector<bool>& dropped = (*this)[id].dropped;
   return rank.value < dropped.size() && dropped[rank.value];
 }
 
 void TensorCatalog::remove(TensorId id) {
-  const auto found = tensors_.find(id);
-  const Tensor& tensor = found->second;
+  const Tensor& tensor = (*this)[id];
   for (std::uint32_t i = 0; i < tensor.owners.size(); ++i)
     assigner_.give_back(tensor.owners[i], bytes_of(tensor, i));
-  const auto named = by_name_.find(tensor.declaration.name);
-  named->second.erase(id);
-  if (named->second.empty()) by_name_.erase(named);
-  tensors_.erase(found);
+  const auto [begin, end] = by_name_.equal_range(tensor.declaration.name);
+  by_name_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
+  index_[id.value] = nullptr;
+  tensors_.erase(id);
+}
+
+std::pair<TensorCatalog::Tensor&, bool> TensorCatalog::insert(TensorId id) {
+  const auto [place, is_new] = tensors_.try_emplace(id);
+  if (id.value >= index_.size()) index_.resize(id.value + 1, nullptr);
+  index_[id.value] = &place->second;
+  return {place->second, is_new};
 }
 
 // ---- what servers have to know of them ----
@@ -119,7 +126,7 @@ std::uint64_t TensorCatalog::bytes_of(const Tensor& tensor, std::uint32_t index)
 }
 
 TensorSlices TensorCatalog::without_partitions(TensorId id) const {
-  const TensorDeclaration& declaration = tensors_.at(id).declaration;
+  const TensorDeclaration& declaration = (*this)[id].declaration;
   return {
       id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
       {}};
@@ -128,7 +135,7 @@ TensorSlices TensorCatalog::without_partitions(TensorId id) const {
 std::vector<TensorCatalog::Slices> TensorCatalog::slices_of(const std::vector<TensorId>& tensors) const {
   std::map<ServerId, DeclareSlices> slices;
   for (const TensorId id : tensors) {
-    const Tensor& tensor = tensors_.at(id);
+    const Tensor& tensor = (*this)[id];
     std::map<ServerId, TensorSlices*> of_tensor;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
       const ServerId server = config_.lanes[tensor.owners[i].value].server;
@@ -215,7 +222,7 @@ std::vector<TensorId> TensorCatalog::call_off(const std::map<PartitionId, LaneIn
 }
 
 void TensorCatalog::give(TensorId tensor, PartitionId partition, LaneIndex lane) {
-  Tensor& known = tensors_.at(tensor);
+  Tensor& known = (*this)[tensor];
   known.owners[partition.value - known.first.value] = lane;
 }
 
@@ -234,8 +241,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
   if (placed.tensor.value >= config_.max_tensors) return contradicts("the number");
   skip(TensorId{placed.tensor.value + 1},
        PartitionId{static_cast<std::uint32_t>(placed.first_partition.value + placed.owners.size())});
-  const auto [place, is_new] = tensors_.try_emplace(placed.tensor);
-  Tensor& tensor = place->second;
+  const auto [tensor, is_new] = insert(placed.tensor);
   if (!is_new && (tensor.declaration.name != declaration.name || !alike(tensor.declaration, declaration) ||
                   tensor.first != placed.first_partition)) {
     return contradicts("the declaration");
@@ -250,7 +256,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     tensor.owners = placed.owners;
     tensor.state = State::ready;
     tensor.error = {};
-    by_name_[declaration.name].insert(placed.tensor);
+    by_name_.emplace(declaration.name, placed.tensor);
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i)
       assigner_.take(tensor.owners[i], bytes_of(tensor, i));
   }
@@ -269,23 +275,24 @@ void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
 // ---- one tensor ----
 
 std::optional<TensorId> TensorCatalog::find(const std::string& name) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) return std::nullopt;
-  return *found->second.rbegin();
+  const auto [begin, end] = by_name_.equal_range(name);
+  std::optional<TensorId> last;
+  for (auto entry = begin; entry != end; ++entry)
+    last = std::max(last.value_or(entry->second), entry->second);
+  return last;
 }
 
 std::optional<TensorId> TensorCatalog::find(const std::string& name, Rank rank) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) return std::nullopt;
-  for (const TensorId id : found->second) {
-    if (!has_dropped(id, rank)) return id;
+  const auto [begin, end] = by_name_.equal_range(name);
+  std::optional<TensorId> first;
+  for (auto entry = begin; entry != end; ++entry) {
+    if (!has_dropped(entry->second, rank)) first = std::min(first.value_or(entry->second), entry->second);
   }
-  return std::nullopt;
+  return first;
 }
 
 const TensorDeclaration* TensorCatalog::declaration_of(TensorId id) const {
-  const auto found = tensors_.find(id);
-  return found == tensors_.end() ? nullptr : &found->second.declaration;
+  return has(id) ? &(*this)[id].declaration : nullptr;
 }
 
 std::uint64_t TensorCatalog::partitions_of(const TensorDeclaration& declaration) const {
@@ -362,7 +369,7 @@ bool TensorCatalog::has_ready_beside(ServerId server, const std::map<PartitionId
 
 const TensorDeclaration* TensorCatalog::async_among(const std::map<PartitionId, TensorId>& partitions) const {
   for (const auto& [partition, id] : partitions) {
-    const Tensor& tensor = tensors_.at(id);
+    const Tensor& tensor = (*this)[id];
     if (tensor.state == State::ready && tensor.declaration.mode == Mode::async) return &tensor.declaration;
   }
   return nullptr;

@@ -21,8 +21,10 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "proto/base/assert.h"
 #include "proto/base/result.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/messages.h"
@@ -118,17 +120,24 @@ class TensorCatalog {
   std::optional<TensorId> find(const std::string& name) const;
   // The first one that the rank has not dropped: what it means when it declares the name.
   std::optional<TensorId> find(const std::string& name, Rank rank) const;
-  bool has(TensorId id) const { return tensors_.contains(id); }
+  bool has(TensorId id) const { return id.value < index_.size() && index_[id.value] != nullptr; }
   // False also if there was one.
   bool is_new(TensorId id) const { return id >= next_tensor_; }
-  Tensor& operator[](TensorId id) { return tensors_.at(id); }
-  const Tensor& operator[](TensorId id) const { return tensors_.at(id); }
+  // One that it has.
+  Tensor& operator[](TensorId id) {
+    BPS_ASSERT(has(id));
+    return *index_[id.value];
+  }
+  const Tensor& operator[](TensorId id) const {
+    BPS_ASSERT(has(id));
+    return *index_[id.value];
+  }
   // nullptr: there is none.
   const TensorDeclaration* declaration_of(TensorId id) const;
   std::uint64_t partitions_of(const TensorDeclaration& declaration) const;
   std::set<ServerId> servers_of(const Tensor& tensor) const;
   LaneIndex owner_of(TensorId id, PartitionId partition) const {
-    const Tensor& tensor = tensors_.at(id);
+    const Tensor& tensor = (*this)[id];
     return tensor.owners[partition.value - tensor.first.value];
   }
   bool is_at(ServerId server, LaneIndex owner) const { return config_.lanes[owner.value].server == server; }
@@ -162,13 +171,15 @@ class TensorCatalog {
     return declaration.elements * size_of(declaration.dtype);
   }
   std::uint64_t bytes_of(const Tensor& tensor, std::uint32_t index) const;  // of its partition
+  std::pair<Tensor&, bool> insert(TensorId id);                             // true: it is new
   PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
   TensorSlices without_partitions(TensorId id) const;
 
   Config config_;
   PartitionAssigner assigner_;
   std::map<TensorId, Tensor> tensors_;
-  std::unordered_map<std::string, std::set<TensorId>> by_name_;
+  std::vector<Tensor*> index_;  // of these, by TensorId: a job has many, and each is looked up often
+  std::unordered_multimap<std::string, TensorId> by_name_;
   TensorId next_tensor_;
   std::uint64_t next_partition_ = 0;
   bool has_async_ = false;

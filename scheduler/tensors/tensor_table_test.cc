@@ -296,7 +296,7 @@ TEST_CASE("tensors: limits of a job") {
              Contains("'b' brings the job to more than 10 partitions of 4096 bytes"));
   CHECK(declared[2].error.code == ErrorCode::ok);
   CHECK(declared[3].error.code == ErrorCode::ok);
-  CHECK_THAT(declared[4].error.message, Contains("'e' is one too many: a job has at most 3"));
+  CHECK_THAT(declared[4].error.message, Contains("'e' is one too many: a job declares at most 3 in all"));
 }
 
 TEST_CASE("tensors: a worker with too many declares under way breaks the protocol") {
