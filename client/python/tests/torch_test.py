@@ -26,7 +26,7 @@ class TorchTest(CasesTest):
     def test_optimizer(self):
         """Parameters against one process that adds the gradients in rank order, bit for bit."""
         self.cases(4, "optimizer:sgd:barrier:1:8", "optimizer:adam:barrier:3:6", "optimizer:sgd:layers:1:12",
-                   "optimizer:adam:layers:2:12", "clipping", "scaled", "changed_under_way", "too_many_passes", servers=2)
+                   "optimizer:adam:layers:2:12", "clipping", "scaled", "tied", "changed_under_way", "too_many_passes", servers=2)
 
     def test_compiled(self):
         """A compiler runs in it, in every rank: slow on a busy machine."""
@@ -56,6 +56,12 @@ class TorchTest(CasesTest):
             self.assert_status(worker, 0)
         for before, after in zip(*sizes):
             self.assertLess(after - before, 12 << 20, sizes)
+
+    def test_frozen(self):
+        scheduler = self.scheduler()
+        self.server(scheduler, "--memory-max", "8MiB", "--shards", "1")
+        for worker in self.python_workers(scheduler, 2, "frozen"):
+            self.assert_status(worker, 0)
 
     def test_a_rank_is_killed_in_a_step(self):
         scheduler, _ = self.cluster()

@@ -112,6 +112,40 @@ def dropped():
         bps.client().drop(tensor)
 
 
+def tied():
+    """Weights with two names are one parameter."""
+    torch.manual_seed(2)
+    one, two = nn.Linear(3, 3), nn.Linear(3, 3)
+    two.weight = one.weight
+    named = [(f"{name}.{key}", value) for name, module in (("one", one), ("two", two)) for key, value in module.named_parameters()]
+    parameters = list(dict.fromkeys(value for _, value in named))
+    assert (len(named), len(parameters)) == (4, 3)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1), named)
+    for _ in range(3):
+        optimizer.zero_grad()
+        two(one(torch.full((4, 3), 1.0 + bps.rank()))).sum().backward()
+        optimizer.step()
+        check_alike(one)
+        check_alike(two)
+
+
+def frozen():
+    """Servers have no memory for what is frozen, and it may be of any type. What is thawed is averaged like the rest."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(2, 3000).requires_grad_(False), nn.Linear(3000, 1000).requires_grad_(False), nn.Linear(1000, 2))
+    model.register_parameter("mask", nn.Parameter(torch.ones(3, dtype=torch.bool), requires_grad=False))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(4):
+        if step == 2:
+            model[0].requires_grad_(True)
+        before = model[0].weight.clone()
+        optimizer.zero_grad()
+        model(torch.full((4, 2), 1.0 + bps.rank())).sum().backward()
+        optimizer.step()
+        check_alike(model)
+        assert torch.equal(before, model[0].weight) == (step < 2), step
+
+
 def folds(number):
     """A new model and optimizer each time, as in cross-validation: servers have memory for two of them."""
     for fold in range(int(number)):

@@ -68,8 +68,8 @@ class GradientExchange:
         self.averaged = False  # the gradients are what step() may use
         self.promised: Set[torch.nn.Parameter] = set()  # have an update to come; LayerwiseUpdates sees to it
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
-        # the next forward pass needs first overtakes the rest.
-        place.declare([self._spec(parameter) for _, parameter in named])
+        # the next forward pass needs first overtakes the rest. What is frozen is declared when it is thawed.
+        place.declare([self._spec(parameter) for _, parameter in named if parameter.requires_grad])
         place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
         watch = _weakly(self)
         handles = [self._watch(parameter, watch) for _, parameter in named if parameter.requires_grad]
@@ -260,10 +260,14 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
     if named_parameters is None:
         return [(f"parameter{number}", parameter) for number, parameter in enumerate(mine)]
     wanted = set(mine)
-    named = [(name, parameter) for name, parameter in named_parameters if parameter in wanted]
-    if len({name for name, _ in named}) != len(named):
+    given = [(name, parameter) for name, parameter in named_parameters if parameter in wanted]
+    if len({name for name, _ in given}) != len(given):
         raise invalid("named_parameters has a name twice")
-    lacking = len(wanted - {parameter for _, parameter in named})
+    first: Dict[torch.nn.Parameter, str] = {}
+    for name, parameter in given:
+        first.setdefault(parameter, name)  # weights that are tied have several names
+    named = [(name, parameter) for parameter, name in first.items()]
+    lacking = len(wanted - set(first))
     if lacking:
         raise invalid(f"named_parameters lacks {lacking} of the optimizer's {len(wanted)} parameters",
                       "give it those of every model that the optimizer updates, or none")
