@@ -228,9 +228,8 @@ class _Distributed:
             self._exchange.forget_passes()
             self._layers.clear_later()
             return
-        if self._exchange.under_way:
-            raise invalid("zero_grad() after backward() and before step() would clear gradients that are under way",
-                          "call step() or synchronize() first")
+        if self._exchange.under_way:  # of a loss that was another optimizer's, as in a GAN
+            self.synchronize()
         self._exchange.averaged = False
         self._exchange.forget_passes()
         super().zero_grad(*arguments, **named)  # type: ignore[misc]
