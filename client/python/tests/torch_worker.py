@@ -112,6 +112,35 @@ def dropped():
         bps.client().drop(tensor)
 
 
+def copied():
+    """Copies are plain optimizers, with the state of this one; what a scheduler saves holds one."""
+    import copy
+    import io
+    import pickle
+
+    model = nn.Linear(2, 2)
+    own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = bps.DistributedOptimizer(own, model.named_parameters())
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+    for one in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(one) is torch.optim.SGD, type(one)
+        momenta = [[state["momentum_buffer"] for state in each.state.values()] for each in (one, optimizer)]
+        assert len(momenta[0]) == 2 and all(torch.equal(a, b) for a, b in zip(*momenta))
+        one.step()
+    saved = io.BytesIO()
+    torch.save(scheduler.state_dict(), saved)
+    saved.seek(0)
+    other = torch.optim.lr_scheduler.OneCycleLR(torch.optim.SGD(model.parameters(), lr=0.1), max_lr=0.1, total_steps=10)
+    other.load_state_dict(torch.load(saved))
+    assert other.last_epoch == scheduler.last_epoch == 2
+    check_alike(model)
+
+
 def gan():
     """The generator's loss gives the discriminator gradients, too, which its zero_grad() clears. All ranks have the same
     data, so the bits are those of one process."""

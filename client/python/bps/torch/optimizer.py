@@ -174,6 +174,10 @@ def _by_scaler(optimizer: Any) -> bool:
     return hasattr(optimizer, "found_inf")  # fused optimizers unscale by themselves
 
 
+def _new(kind: type) -> Any:
+    return kind.__new__(kind)
+
+
 class _Distributed:
     """Mixed in before the class of the optimizer that is distributed."""
 
@@ -246,6 +250,14 @@ class _Distributed:
         if self._layers is not None:
             self._layers.flush()
         return super().state_dict()  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy, also one that is pickled, is of the optimizer's own class and averages nothing: that is for one of them,
+        and schedulers have a copy in what they save."""
+        if self._layers is not None:
+            self._layers.flush()
+        _, _, *state = super().__reduce_ex__(max(int(protocol), 2))
+        return (_new, (type(self).__mro__[2],), *state)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         if self._layers is not None:  # an update to come is not one of the state that is loaded
