@@ -141,6 +141,33 @@ def copied():
     check_alike(model)
 
 
+def added():
+    """Parameters that come later, on the same data on all ranks: the bits are those of one process."""
+    def train(distribute):
+        torch.manual_seed(5)
+        first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+        optimizer = distribute(torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9), first)
+        for step in range(4):
+            if step == 2:
+                optimizer.add_param_group({"params": second.parameters(), "lr": 0.01})
+            optimizer.zero_grad()
+            second(first(torch.full((2, 3), 1.0 + step))).sum().backward()
+            optimizer.step()
+        return first, second
+
+    plain = train(lambda optimizer, model: optimizer)
+    ours = train(lambda optimizer, model: bps.DistributedOptimizer(optimizer, model.named_parameters()))
+    for one, other in zip(plain, ours):
+        assert same_bits(one, other)
+
+    model = nn.Linear(3, 3)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    more = nn.Linear(3, 4 if bps.rank() == 1 else 3)
+    refused(bps.Code.CONFIGURATION, "the group that is added of rank 1 is not that of rank 0",
+            lambda: optimizer.add_param_group({"params": more.parameters()}))
+    assert len(optimizer.param_groups) == 1
+
+
 def gan():
     """The generator's loss gives the discriminator gradients, too, which its zero_grad() clears. All ranks have the same
     data, so the bits are those of one process."""

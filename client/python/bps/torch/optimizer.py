@@ -54,27 +54,32 @@ class GradientExchange:
 
     def __init__(self, named: Named, backward_passes_per_step: int, op: Op,
                  compression: Optional[torch.dtype]) -> None:
-        place = world()
-        GradientExchange._refuse_watched(named)
-        check_agreement(place, named, "the model that is optimized")
+        self._place = world()
         self._op = op
         self._compression = compression
         self.set_passes(backward_passes_per_step)
-        self._prefix = f"optimizer{place.next_optimizer()}"
-        self._names = {parameter: name for name, parameter in named}
+        self._prefix = f"optimizer{self._place.next_optimizer()}"
+        self._names: Dict[torch.nn.Parameter, str] = {}
         self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
         self._started: Dict[torch.nn.Parameter, _Started] = {}
         self._keep: List[Any] = []  # gradient accumulators, whose hooks go with them
         self.averaged = False  # the gradients are what step() may use
         self.promised: Set[torch.nn.Parameter] = set()  # have an update to come; LayerwiseUpdates sees to it
+        self.add(named, "the model that is optimized")
+        GradientExchange._living.add(self)
+
+    def add(self, named: Named, what: str) -> None:
+        """On all ranks. Code.CONFIGURATION: `what` differs between them."""
+        GradientExchange._refuse_watched(named)
+        check_agreement(self._place, named, what)
+        self._names.update((parameter, name) for name, parameter in named)
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest. What is frozen is declared when it is thawed.
-        place.declare([self._spec(parameter) for _, parameter in named if parameter.requires_grad])
-        place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
+        self._place.declare([self._spec(parameter) for _, parameter in named if parameter.requires_grad])
+        self._place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
         watch = _weakly(self)
         handles = [self._watch(parameter, watch) for _, parameter in named if parameter.requires_grad]
         weakref.finalize(self, remove_all, handles)
-        GradientExchange._living.add(self)
 
     @property
     def under_way(self) -> bool:
@@ -243,8 +248,18 @@ class _Distributed:
         self._exchange.set_passes(passes)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        raise invalid("this optimizer is distributed, and parameters added later would not be averaged",
-                      "make DistributedOptimizer after the last group")
+        """On all ranks, with the same parameters, which are averaged from then on."""
+        if self._layers is not None:
+            raise invalid("this optimizer updates the layers of a model, and what is added later may be of none",
+                          "make DistributedOptimizer after the last group, or without `model=`")
+        super().add_param_group(param_group)  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        named = [(f"group{len(groups) - 1}.parameter{i}", one) for i, one in enumerate(groups[-1]["params"])]
+        try:
+            self._exchange.add(named, "the group that is added")
+        except BaseException:
+            groups.pop()
+            raise
 
     def state_dict(self) -> Dict[str, Any]:
         if self._layers is not None:
