@@ -152,6 +152,40 @@ TEST_CASE("drop: until it has ended it is kept for others") {
   CHECK_THAT(c.failure(), Contains("partition 9, which it does not own"));
 }
 
+TEST_CASE("drop: of what has ended only what a server still reads is here, and it ends once") {
+  Dropping c;
+  c.first_round();
+  c.dropped();
+  c.move();
+  CHECK(c.resume(1) == rounds({{0, 1}, {2, 1}}));
+  c.resumed(1, 0, 1, kSlice);
+  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
+  CHECK(c.retained(1, nullptr, false).error.code == ErrorCode::ok);
+  c.end();
+  c.end();
+  CHECK(c.drops.ended == 1);
+  CHECK_THAT(c.drop().error().message, Contains("has not been declared"));
+  c.lane(1).deliver(Fetch{PartitionId{2}, Round{0}, kSlice});
+  CHECK(c.lane(1).frames.empty());
+  // A scheduler that is back has nothing to end, and may say so all the same.
+  c.reconnect();
+  (void)c.scheduler().next<JobStart>();
+  const Attached attached = c.scheduler().next<Attached>();
+  CHECK(attached.next_tensor == TensorId{1});
+  CHECK(attached.next_partition == PartitionId{3});
+  c.end();
+  if (GENERATE(true, false)) {
+    c.lane(1).sent(c.last_cookie);
+    c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
+  } else {
+    c.lane(1).break_with(ErrorCode::unreachable, "connection reset");
+    c.loop.run_for(Lane::kFirstPause);
+    c.welcome_lane(1);
+  }
+  CHECK(c.lane(1).frames.empty());
+  CHECK_FALSE(c.engine.failure());
+}
+
 TEST_CASE("drop: what servers have lent goes back when it ends") {
   Dropping c;
   c.push_pull();

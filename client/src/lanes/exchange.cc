@@ -346,19 +346,18 @@ void Exchange::on_lane_broken(Lane& lane) {
   if (stopped_) return;
   lanes_.on_broken(lane);
   std::vector<Partition*> verdicts;
-  for (const auto& tensor : tensors_.all()) {
-    if (tensor == nullptr) continue;
-    for (Partition& partition : tensor->partitions()) {
-      if (partition.lane != lane.index() || partition.role == Partition::Role::member) continue;
-      lanes_.give_back(partition);
-      if (tensor->on_lane_broken(partition, lane.name())) {
-        count_resent();
-        queue(partition);
-      } else if (tensor->under_way() && !partition.queued()) {
-        verdicts.push_back(&partition);
-      }
-      tensor->bring_home(partition);
+  for (Partition* const each : tensors_.partitions()) {
+    if (each == nullptr || each->lane != lane.index() || each->role == Partition::Role::member) continue;
+    Partition& partition = *each;
+    TensorState& tensor = *partition.owner;
+    lanes_.give_back(partition);
+    if (tensor.on_lane_broken(partition, lane.name())) {
+      count_resent();
+      queue(partition);
+    } else if (tensor.under_way() && !partition.queued()) {
+      verdicts.push_back(&partition);
     }
+    tensor.bring_home(partition);
   }
   for (Partition* partition : verdicts)
     settle(*partition);

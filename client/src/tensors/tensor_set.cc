@@ -40,18 +40,18 @@ TensorState& TensorSet::add(const TensorDeclaration& declaration, const Declared
 }
 
 void TensorSet::forget(TensorId id) {
-  ended_.push_back(id);
+  ended_.push_back(std::move(tensors_[id.value]));
   forget_read();
 }
 
 void TensorSet::forget_read() {
-  std::erase_if(ended_, [&](TensorId id) {
-    std::unique_ptr<TensorState>& tensor = tensors_[id.value];
-    if (tensor->is_lending()) return false;
-    for (const Partition& partition : tensor->partitions())
-      partitions_[partition.id.value] = nullptr;
-    tensor.reset();
-    return true;
+  std::erase_if(ended_, [&](const std::unique_ptr<TensorState>& tensor) {
+    bool is_read = false;
+    for (const Partition& partition : tensor->partitions()) {
+      is_read = is_read || partition.lending;
+      if (!partition.lending) partitions_[partition.id.value] = nullptr;
+    }
+    return !is_read;
   });
 }
 

@@ -40,7 +40,7 @@ class TensorSet {
   }
   // By TensorId; null: not declared here, or forgotten.
   const std::vector<std::unique_ptr<TensorState>>& all() const { return tensors_; }
-  // By PartitionId; null likewise.
+  // By PartitionId; null likewise. Also those that are forgotten, and that a connection still reads.
   const std::vector<Partition*>& partitions() const { return partitions_; }
 
   // Of one that find() does not know: whether ids, partitions and owners fit each other and the limits. An
@@ -51,9 +51,9 @@ class TensorSet {
   TensorState& add(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                    std::uint64_t partition_bytes);
 
-  // One that was dropped: as soon as no connection reads what it keeps.
+  // One that is here and was dropped. What a connection reads of it stays until forget_read().
   void forget(TensorId tensor);
-  // What is to be forgotten, and was read: to be called when connections have let go.
+  // To be called when connections have let go of partitions.
   void forget_read();
 
   // As those of TensorState, counted.
@@ -87,9 +87,9 @@ class TensorSet {
   const TensorState::Rules rules_;
   std::vector<std::unique_ptr<TensorState>> tensors_;
   std::vector<Partition*> partitions_;
-  std::vector<TensorId> ended_;  // to be forgotten
-  std::size_t under_way_ = 0;    // operations
-  std::uint64_t begun_ = 0;      // all so far
+  std::vector<std::unique_ptr<TensorState>> ended_;  // forgotten, and still read
+  std::size_t under_way_ = 0;                        // operations
+  std::uint64_t begun_ = 0;                          // all so far
   std::vector<Waiter> waiters_;
 };
 

@@ -34,7 +34,6 @@
 // allocated per partition and round, but for the rare detour.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -112,10 +111,6 @@ class TensorState {
   // under way.
   void drop() { dropped_ = true; }
   bool dropped() const { return dropped_; }
-  // A connection reads what it keeps.
-  bool is_lending() const {
-    return std::any_of(partitions_.begin(), partitions_.end(), [](const Partition& p) { return p.lending; });
-  }
 
   // It is to be sent, and nothing but the queue is in its way.
   bool may_queue(const Partition& partition) const {
