@@ -192,6 +192,14 @@ def gan():
         assert same_bits(one, other)
 
 
+def expanded():
+    """A buffer whose elements are one."""
+    model = nn.Module()
+    model.register_buffer("scale", torch.tensor([[1.0], [2.0]]).mul(1 + bps.rank()).expand(2, 5))
+    bps.broadcast_parameters(model.state_dict(), 1)
+    assert torch.equal(model.scale, torch.tensor([[2.0], [4.0]]).expand(2, 5)) and model.scale.stride() == (1, 0)
+
+
 def tied():
     """Weights with two names are one parameter."""
     torch.manual_seed(2)

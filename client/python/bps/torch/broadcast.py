@@ -37,6 +37,14 @@ def _on_host(tensor: torch.Tensor, with_values: bool) -> torch.Tensor:
     return tensor if is_plain(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
 
+def _copy_back(copy: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Of what is expanded all elements along a dimension are one, and PyTorch wants it written once."""
+    for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if size > 1 and stride == 0:
+            tensor, copy = tensor.narrow(dimension, 0, 1), copy.narrow(dimension, 0, 1)
+    tensor.copy_(copy)
+
+
 def _broadcast_all(tensors: Sequence[torch.Tensor], root: int) -> None:
     """In place, of any dtype. From a GPU by way of the host."""
     is_root = world().client.rank == root
@@ -47,7 +55,7 @@ def _broadcast_all(tensors: Sequence[torch.Tensor], root: int) -> None:
         with torch.no_grad():
             for tensor, copy in zip(batch, copies):
                 if copy is not tensor and not is_root:
-                    tensor.copy_(copy)
+                    _copy_back(copy, tensor)
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int = 0, name: str = "the tensor") -> torch.Tensor:
