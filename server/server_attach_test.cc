@@ -79,6 +79,8 @@ TEST_CASE("attach: lanes go on without the scheduler, which hears what is here w
   open.epoch = slices.epoch = Epoch{4};
   slices.request = 0;
   CHECK(world.scheduler->messages == std::vector<Message>{open, slices, Attached{}});
+  // Who has dropped a tensor is still there.
+  world.scheduler->connection().send(WorkerLeft{kRun, Rank{0}, true, {TensorId{1}}});
   world.scheduler->connection().send(WorkerLeft{kRun, Rank{1}, true});
   world.settle();
   world.lose();
@@ -121,6 +123,12 @@ TEST_CASE("attach: what is asked again is acknowledged and not done again") {
   more.tensors[0].partitions.push_back({PartitionId{15}, 0, 2});
   CHECK(world.ask(more).code == ErrorCode::ok);
   world.sum(0, 15, a, b);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(world.ask(DropTensors{6, kRun, {TensorId{1}}}).code == ErrorCode::ok);
+    world.settle();
+    CHECK(world.all<Ack>() == std::vector<Ack>{{6, {}}});
+    CHECK(world.server->ledger().reserved() < reserved);
+  }
   world.scheduler->connection().send(JobEnded{kRun, {}});
   world.scheduler->connection().send(JobEnded{kRun, {}});
   world.scheduler->connection().send(WorkerLeft{kRun, Rank{0}, false});

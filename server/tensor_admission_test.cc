@@ -148,9 +148,10 @@ TEST_CASE("tensor admission: of a job that ends meanwhile they are acknowledged,
   const std::uint64_t left = GENERATE(UINT64_MAX, 100 * kMiB);  // enough; as much as has to be looked for
   World world(1024 * kMiB, [left] { return MemoryBound{left, "the machine"}; });
   world.declare(1, kFirst, 1, 32);
+  world.admission.handle(DropTensors{2, kFirst, {TensorId{1}}, {}});
   world.end(kFirst);
   world.loop.run_until_idle();
-  CHECK(world.said == Said{{1, ErrorCode::ok}});
+  CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}});
   CHECK(world.reserved() == 0);
   CHECK(world.told_reserved == 0);
 }

@@ -1,8 +1,9 @@
 // Random worlds in which a partition moves from one aggregator to the next, again and again, also while it is
 // moving: workers know what they have stored and keep the last result; lanes break at every point; some
-// rounds fail, because ranks disagree; some ranks leave when they have all; some die. Checked: every sum has
-// the bits of the sum in rank order of the ranks that its weight claims, every worker gets each round once,
-// in order, the same result as the others who live, and nobody waits for ever.
+// rounds fail, because ranks disagree; some ranks leave when they have all, or drop the tensor, which each
+// owner hears, and more than once; some die. Checked: every sum has the bits of the sum in rank order of the
+// ranks that its weight claims, every worker gets each round once, in order, the same result as the others
+// who live, and nobody waits for ever.
 #include <deque>
 #include <map>
 #include <random>
@@ -42,7 +43,8 @@ struct Worker {
   Destination destination;
   Values lane_buffer{};
   std::deque<Action> inbox;
-  bool giving = false;  // a retained aggregate is half there
+  bool giving = false;   // a retained aggregate is half there
+  bool dropped = false;  // it has all rounds, and keeps the last result
 };
 
 class World {
@@ -52,6 +54,7 @@ class World {
         fails_(!dies && pick(2) == 0 && workers > 1),
         leaves_(pick(4) == 0),
         dies_(dies),
+        drops_(pick(2) == 0),
         workers_(workers) {
     const std::size_t budgets[] = {0, BufferPool::class_bytes(kBytes), 1 << 20};
     pools_ = std::make_unique<TestPools>(budgets[pick(3)]);
@@ -216,6 +219,10 @@ class World {
                                       [](const Worker& w) { return w.state < Worker::State::gone; });
       if (live > 1) return die(index);
     }
+    if (worker.dropped && pick(20) == 0) {
+      aggregator_->dropped(index, actions);
+      return obey(actions);
+    }
     if (worker.state == Worker::State::down) return come_back(index);
     if (pick(40) == 0) return break_lane(index);
     if (worker.giving) {
@@ -228,6 +235,11 @@ class World {
     if (worker.state == Worker::State::pushing) return end_push(index);
     if (!worker.inbox.empty() && pick(3) != 0) return hear(index);
     if (worker.state == Worker::State::ready) begin_push(index);
+    if (worker.state == Worker::State::finished && drops_ && pick(10) == 0) {
+      worker.dropped = true;
+      aggregator_->dropped(index, actions);
+      return obey(actions);
+    }
     if (worker.state == Worker::State::finished && leaves_ && pick(10) == 0) {
       worker.state = Worker::State::gone;
       any_left_ = true;
@@ -384,6 +396,7 @@ class World {
   const bool fails_;
   const bool leaves_;
   const bool dies_;
+  const bool drops_;
   std::size_t deaths_ = 0;
   std::map<std::uint64_t, Outcome> outcomes_;
   bool any_left_ = false;

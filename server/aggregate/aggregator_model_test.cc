@@ -1,8 +1,9 @@
 // Random worlds against the aggregator: workers that push in any order and half at a time, or lend what they
 // have and withdraw it, at the worst moment too; lanes that break and come back, answers that are read late,
-// a budget that is nearly nothing; workers that die. Checked: every sum has the bits of the sum in rank
-// order, of the ranks that its weight claims and the same for all, every worker gets each round exactly once,
-// payloads stay unchanged while they are read, and all memory comes back.
+// a budget that is nearly nothing; workers that die, and that drop the tensor, which is said more than once.
+// Checked: every sum has the bits of the sum in rank order, of the ranks that its weight claims and the same
+// for all, every worker gets each round exactly once, payloads stay unchanged while they are read, and all
+// memory comes back.
 #include <deque>
 #include <map>
 #include <random>
@@ -32,6 +33,7 @@ struct Worker {
   bool rendezvous = false;     // refused: not sent at all
   bool asked = false;          // idle: the server wants it
   bool broken = false;         // the server has not heard of it yet
+  bool dropped = false;        // begins no later round
   std::uint64_t round = 0;
   std::shared_ptr<TestLoan> loan;
   Destination destination;
@@ -68,6 +70,9 @@ class World {
   // Of the workers from `first` on, all but one may die.
   void let_die(std::uint32_t first) { first_mortal_ = first; }
   std::size_t deaths() const { return deaths_; }
+  // All but one may drop the tensor, with rounds left or without.
+  void let_drop() { may_drop_ = true; }
+  std::size_t drops() const { return drops_; }
 
   void run() {
     // Rank 0 is often the one that everybody waits for.
@@ -114,9 +119,31 @@ class World {
     obey(actions);
   }
 
+  void drop(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    if (!std::exchange(worker.dropped, true) && worker.round < rounds_) ++drops_;
+    worker.state = Worker::State::done;
+    Actions actions;
+    aggregator_->dropped(index, actions);
+    obey(actions);
+  }
+
+  // Nothing of it is under way, except what it sent on a lane that is lost.
+  bool drops_now(const Worker& worker) {
+    if (!may_drop_) return false;
+    if (worker.state == Worker::State::done) return pick(4) == 0;
+    const auto dropped = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
+      return w.dropped || w.state == Worker::State::dead;
+    });
+    const bool is_free = worker.state == Worker::State::idle && !worker.asked && !worker.broken;
+    return is_free && worker.round > 0 && static_cast<std::size_t>(dropped) + 1 < workers_.size() &&
+           pick(60) == 0;
+  }
+
   void step(std::uint32_t index) {
     Worker& worker = workers_[index];
     if (worker.state == Worker::State::dead) return;
+    if (drops_now(worker)) return drop(index);
     if (index >= first_mortal_ && deaths_ + 1 < workers_.size() && pick(60) == 0) return die(index);
     // Who has withdrawn something is about to be lost.
     if (worker.loan != nullptr && worker.loan->withdrawn()) worker.broken = true;
@@ -199,8 +226,12 @@ class World {
       REQUIRE(worker.state != Worker::State::dead);
       const bool failed = action.kind == Action::Kind::failed;
       if (failed) {
-        REQUIRE(may_fail(action.round.value));
-        REQUIRE(action.error.code == ErrorCode::peer_lost);
+        if (action.error.code == ErrorCode::configuration) {
+          REQUIRE(may_lack_a_dropper(action.round.value));
+        } else {
+          REQUIRE(may_fail(action.round.value));
+          REQUIRE(action.error.code == ErrorCode::peer_lost);
+        }
         // A failure is told while what it concerns is still being refused, or asked for again.
         worker.refused_early = false;
         if (worker.state == Worker::State::refused) worker.rendezvous = true;
@@ -244,7 +275,8 @@ class World {
     worker.asked = false;
     if (!answer.failed) check_answer(index, answer);
     const auto [first, is_first] = outcomes_.try_emplace(answer.round.value, answer.failed);
-    if (!is_first && shape_.mode == Mode::sync) REQUIRE(first->second == answer.failed);
+    if (!is_first && shape_.mode == Mode::sync && !may_lack_a_dropper(answer.round.value))
+      REQUIRE(first->second == answer.failed);
     Actions actions;
     if (answer.pin != Action::kNoPin) aggregator_->unpin(answer.pin, actions);
     obey(actions);
@@ -273,6 +305,12 @@ class World {
   }
 
   bool is_dead(std::uint32_t rank) const { return workers_[rank].state == Worker::State::dead; }
+  // It needs a part that never comes, or the round after it does: that fails without those who have not begun
+  // it, and who may not have heard of this one.
+  bool may_lack_a_dropper(std::uint64_t round) const {
+    const auto ends_here = [&](const Worker& w) { return w.dropped && w.round <= round + 1; };
+    return shape_.mode == Mode::sync && std::any_of(workers_.begin(), workers_.end(), ends_here);
+  }
   virtual bool may_fail(std::uint64_t) { return false; }
 
   std::mt19937 random_;
@@ -281,6 +319,8 @@ class World {
   std::uint64_t taken_ = 0;  // payloads that were lent and taken
   std::uint32_t first_mortal_ = UINT32_MAX;
   std::size_t deaths_ = 0;
+  bool may_drop_ = false;
+  std::size_t drops_ = 0;                   // with rounds left
   std::map<std::uint64_t, bool> outcomes_;  // of rounds: failed
   PartitionShape shape_;
   TestPools pools_;
@@ -445,7 +485,8 @@ class AsyncWorld : public World {
     if (!delta || shape_.staleness == kUnboundedStaleness) return;
     for (std::uint32_t r = 0; r < workers_.size(); ++r) {
       // A broadcast counts as a round, but a rank that has not sent its own is not told apart by the digits.
-      if (deltas_of(r) > 1 && !is_dead(r)) REQUIRE(deltas_of(r) + shape_.staleness >= answer.round.value + 1);
+      if (deltas_of(r) > 1 && !is_dead(r) && !workers_[r].dropped)
+        REQUIRE(deltas_of(r) + shape_.staleness >= answer.round.value + 1);
     }
   }
 };
@@ -489,6 +530,43 @@ TEST_CASE("random asynchronous worlds in which workers die: the bound counts the
     world.let_die(1);
     world.run();
   }
+}
+
+TEST_CASE("random synchronous worlds in which workers drop the tensor: later rounds fail, for all others") {
+  std::size_t drops = 0;
+  std::size_t deaths = 0;
+  for (unsigned seed = 0; seed < 1000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    world.let_drop();
+    if (seed % 3 == 0) world.let_die(0);
+    if (seed % 2 == 1) world.make_groups();
+    world.run();
+    drops += world.drops();
+    deaths += world.deaths();
+  }
+  CHECK(drops > 500);
+  CHECK(deaths > 200);
+}
+
+TEST_CASE("random asynchronous worlds in which workers drop the tensor: the bound counts the others") {
+  std::size_t drops = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
+    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    world.let_drop();
+    if (seed % 2 == 1) world.let_die(1);
+    world.run();
+    drops += world.drops();
+  }
+  CHECK(drops > 100);
 }
 
 TEST_CASE("random asynchronous worlds: every delta counts once, staleness holds") {

@@ -491,10 +491,16 @@ TEST_CASE("a rank that left fails the rounds that need it, naming it") {
     bench.aggregator->left(1, bench.actions);
   }
   bool drops = false;
-  SECTION("by a drop") {
+  SECTION("by a drop before the round") {
     drops = true;
     bench.aggregator->dropped(1, bench.actions);
     bench.push(0, 1, 1);
+  }
+  SECTION("by a drop during the round") {
+    drops = true;
+    bench.push(0, 1, 1);
+    bench.aggregator->dropped(1, bench.actions);
+    bench.aggregator->dropped(1, bench.actions);
   }
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);

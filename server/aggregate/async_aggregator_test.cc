@@ -76,8 +76,19 @@ TEST_CASE("async: other ranks' broadcasts are answered once the root has done as
 TEST_CASE("async: a root that leaves fails the broadcasts that wait for it") {
   Bench bench(2, 1 << 20, Mode::async);
   bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
-  bench.aggregator->left(0, bench.actions);
-  REQUIRE(bench.actions.size() == 1);
+  SECTION("the job") {
+    bench.aggregator->left(0, bench.actions);
+    REQUIRE(bench.actions.size() == 1);
+  }
+  SECTION("the tensor, which it drops") {
+    bench.aggregator->dropped(0, bench.actions);
+    bench.aggregator->dropped(0, bench.actions);
+    REQUIRE(bench.actions.size() == 1);
+    CHECK(bench.actions[0].error.message ==
+          "round 0 of layer1.weight (partition 7) can never complete: its root, rank 0, has dropped the "
+          "tensor");
+    CHECK(bench.actions[0].error.advice == "let the root broadcast before it drops the tensor");
+  }
   CHECK(bench.actions[0].kind == Kind::failed);
 }
 
@@ -174,6 +185,7 @@ TEST_CASE("async: the staleness bound holds answers back, not deltas; a rank tha
   bench.actions.clear();
   SECTION("the slowest catches up") { bench.push(2, 1, 1); }
   SECTION("the slowest leaves") { bench.aggregator->left(2, bench.actions); }
+  SECTION("the slowest drops the tensor") { bench.aggregator->dropped(2, bench.actions); }
   REQUIRE(!bench.actions.empty());
   CHECK(bench.actions[0].contributor == 0);
 }

@@ -227,5 +227,28 @@ TEST_CASE("a rank that leaves is not waited for") {
   CHECK(all<Resumed>(*a).size() == 2);
 }
 
+TEST_CASE("a rank that has dropped the tensor is waited for, and gives what it keeps") {
+  World world(2);
+  world.move(1, 2, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  const WorkerLeft drop{kRun, Rank{1}, true, {TensorId{1}}};
+  const bool reports_first = GENERATE(false, true);
+  resume(*a, {{PartitionId{1}, Round{4}}});
+  if (reports_first) resume(*b, {{PartitionId{1}, Round{5}}});
+  world.shard->worker_left(drop);
+  world.shard->worker_left(drop);
+  CHECK(all<Resumed>(*a).empty());
+  if (!reports_first) resume(*b, {{PartitionId{1}, Round{5}}});
+  REQUIRE(all<Fetch>(*b).size() == 1);
+  give(*b, retained(1, 4), {7, 8});
+  REQUIRE(all<Resumed>(*a).size() == 1);
+  CHECK(last_payload(*a) == std::vector<float>{7, 8});
+  // The next round is one too many.
+  push(*a, 1, 5, kEpoch, {1, 1});
+  REQUIRE(all<RoundFailed>(*a).size() == 1);
+  CHECK_THAT(all<RoundFailed>(*a)[0].error.message, Catch::Contains("rank 1 has dropped the tensor"));
+}
+
 }  // namespace
 }  // namespace bps::shard_test::shard_moving_test

@@ -71,4 +71,21 @@ TEST_CASE("shrink: what is declared or moves here later does without the lost on
   CHECK(all<Resumed>(*a)[0].round == Round{7});
 }
 
+TEST_CASE("shrink: who had dropped a tensor is lost like others, and nobody misses it there") {
+  World world(3);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  const WorkerLeft drop{kRun, Rank{2}, true, {TensorId{1}}};
+  const bool is_late = GENERATE(false, true);  // the scheduler says it again, too
+  if (!is_late) world.shard->worker_left(drop);
+  world.shard->shrink(shrunk(2, 2));
+  world.shard->worker_left(drop);
+  World::push(*a, 1, 0, {1, 2});
+  World::push(*b, 1, 0, {3, 4});
+  REQUIRE(all<Aggregate>(*a).size() == 1);
+  CHECK(all<Aggregate>(*a)[0].weight == 2);
+  CHECK(last_payload(*b) == std::vector<float>{4, 6});
+}
+
 }  // namespace bps::shard_test
