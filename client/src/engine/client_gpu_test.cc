@@ -277,6 +277,37 @@ TEST_CASE("gpu: a tensor that fails for all ends when nothing touches the progra
   }
 }
 
+TEST_CASE(
+    "gpu: a tensor that fails and ends while a stream, or the group, is waited for is not touched again") {
+  RankWithGpu g;
+  const TensorId tensor = g.declare("layer1.weight", kSlice);
+  const bool is_begun = GENERATE(true, false);
+  if (is_begun) {
+    REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
+    g.finish();
+    g.group->hold_readable(true);
+  }
+  REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
+  if (is_begun) g.loop.run_for(20ms);
+  const JobRun run{ScriptedCluster::kRun};
+  g.cluster.scheduler().deliver(
+      TensorFailed{run, tensor, make_error(ErrorCode::configuration, "they differ")});
+  for (int step = 0; step < 100 && g.outcome.ended == 0; ++step)
+    g.loop.run_for(10us);
+  CHECK(g.outcome.error.message == "they differ");
+  bool is_over = false;
+  REQUIRE(g.cluster.engine.drop(tensor, [&](const Status& status) { is_over = status.ok(); }).ok());
+  CHECK(g.cluster.scheduler().next<DropTensors>().tensors == std::vector{tensor});
+  g.cluster.scheduler().deliver(DropTensors{0, run, {tensor}, {}});
+  CHECK(is_over);
+  g.group->hold_readable(false);
+  g.loop.run_for(20ms);
+  const TensorId again = g.declare("layer1.weight", 2 * kSlice);
+  REQUIRE(g.push_pull(again, MemoryKind::cuda).ok());
+  g.finish();
+  CHECK((g.out == g.sum()));
+}
+
 TEST_CASE("gpu: a round whose input is not ready says so, and waits for nobody else") {
   RankWithGpu g;
   const TensorId tensor = g.declare("layer1.weight", kSlice);

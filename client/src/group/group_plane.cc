@@ -69,11 +69,15 @@ void GroupPlane::begin_group() {
   group_->begin(*setup_, [this](const Status& status) {
     if (failure_) return;
     is_begun_ = status.ok();
-    const std::vector<TensorState*> held = std::exchange(held_, {});
+    const std::vector<TensorId> held = std::exchange(held_, {});
     if (!status.ok()) return owner_.on_group_begun(status);
     owner_.on_group_begun({});
-    for (TensorState* tensor : held)
-      say_when_ready(*tensor, tensor->request().source());
+    for (const TensorId id : held) {
+      const auto known = tensors_.find(id);
+      if (known == tensors_.end()) continue;  // it has failed and ended meanwhile
+      TensorState& tensor = *known->second.state;
+      if (tensor.under_way()) say_when_ready(tensor, tensor.request().source());
+    }
   });
 }
 
@@ -113,7 +117,7 @@ void GroupPlane::begun(TensorState& tensor) {
     known.root = static_cast<std::uint32_t>(member);
   }
   known.is_said = false;
-  if (!is_begun_) return held_.push_back(&tensor);
+  if (!is_begun_) return held_.push_back(tensor.id());
   say_when_ready(tensor, tensor.request().source());
 }
 
@@ -123,11 +127,14 @@ void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buff
   const LocalReady ready{tensor.id(), tensor.round(), request.call, request.memory()};
   const OperationBuffer& output = request.out;
   const bool is_last = output.event == nullptr || output.event == buffer.event;
-  group_->when_readable(buffer, [this, ready, is_last, &tensor](const Status& status) {
-    if (failure_ || !tensor.under_way() || tensor.round() != ready.round) return;
+  group_->when_readable(buffer, [this, ready, is_last](const Status& status) {
+    const auto known = tensors_.find(ready.tensor);
+    if (failure_ || known == tensors_.end()) return;  // it may have failed and ended meanwhile
+    TensorState& state = *known->second.state;
+    if (!state.under_way() || state.round() != ready.round) return;
     if (!status.ok()) return give_up(status.error());
-    if (!is_last) return say_when_ready(tensor, tensor.request().out);
-    tensors_.at(tensor.id()).is_said = true;
+    if (!is_last) return say_when_ready(state, state.request().out);
+    known->second.is_said = true;
     news_.add(ready);
     say_later();
   });

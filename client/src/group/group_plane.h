@@ -199,7 +199,7 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
 
   bool is_linked_ = false;
   bool is_begun_ = false;
-  std::vector<TensorState*> held_;               // whose rounds have begun before the group
+  std::vector<TensorId> held_;                   // whose rounds have begun before the group
   std::optional<std::vector<std::byte>> setup_;  // may come before the last link is there
   OpenCollectives open_;
   std::vector<LocalPiece> pieces_;
