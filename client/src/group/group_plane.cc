@@ -73,10 +73,7 @@ void GroupPlane::begin_group() {
     if (!status.ok()) return owner_.on_group_begun(status);
     owner_.on_group_begun({});
     for (const TensorId id : held) {
-      const auto known = tensors_.find(id);
-      if (known == tensors_.end()) continue;  // it has failed and ended meanwhile
-      TensorState& tensor = *known->second.state;
-      if (tensor.under_way()) say_when_ready(tensor, tensor.request().source());
+      if (TensorState* const tensor = find_under_way(id)) say_when_ready(*tensor, tensor->request().source());
     }
   });
 }
@@ -128,13 +125,11 @@ void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buff
   const OperationBuffer& output = request.out;
   const bool is_last = output.event == nullptr || output.event == buffer.event;
   group_->when_readable(buffer, [this, ready, is_last](const Status& status) {
-    const auto known = tensors_.find(ready.tensor);
-    if (failure_ || known == tensors_.end()) return;  // it may have failed and ended meanwhile
-    TensorState& state = *known->second.state;
-    if (!state.under_way() || state.round() != ready.round) return;
+    TensorState* const state = find_under_way(ready.tensor);
+    if (failure_ || state == nullptr || state->round() != ready.round) return;
     if (!status.ok()) return give_up(status.error());
-    if (!is_last) return say_when_ready(state, state.request().out);
-    known->second.is_said = true;
+    if (!is_last) return say_when_ready(*state, state->request().out);
+    tensors_.at(ready.tensor).is_said = true;
     news_.add(ready);
     say_later();
   });

@@ -159,6 +159,11 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   bool is_leader() const { return place_.self == 0; }
   bool is_alone() const { return place_.ranks.size() == 1; }
   void post(std::function<void()> task);
+  // Null: it has ended meanwhile, perhaps for good.
+  TensorState* find_under_way(TensorId tensor) const {
+    const auto known = tensors_.find(tensor);
+    return known != tensors_.end() && known->second.state->under_way() ? known->second.state : nullptr;
+  }
   void say_when_ready(TensorState& tensor, const OperationBuffer& buffer);
   void say_later();
   void say();
