@@ -119,7 +119,7 @@ void Shard::worker_left(const WorkerLeft& left) {
   if (left.tensors.empty()) {
     found->worker_left(left.rank, left.lingers);
   } else {
-    found->worker_dropped(left.rank, {left.tensors.begin(), left.tensors.end()});
+    found->worker_dropped(left.rank, left.tensors);
   }
 }
 
@@ -130,7 +130,7 @@ void Shard::shrink(const Shrunk& shrunk) {
 
 void Shard::survey(JobRun job, std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) {
   check_loop();
-  if (const ShardJob* const found = find(job)) found->survey(tensor, open, names);
+  if (ShardJob* const found = find(job)) found->survey(tensor, open, names);
 }
 
 void Shard::end_job(JobRun job, const Error& error, Done done) {

@@ -81,12 +81,8 @@ void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, bool
   shape.staleness = tensor.staleness;
   shape.moved = moved;
   shape.had_losses = had_losses_;
-  const auto [place, is_new] = partitions_.try_emplace(slice.partition);
-  BPS_ASSERT(is_new);  // the ledger has seen to it
-  dropped_.erase(slice.partition);
-  JobPartition& partition = place->second;
+  JobPartition& partition = partitions_.add(slice.partition, tensor.tensor);
   partition.job = this;
-  partition.tensor = tensor.tensor;
   partition.priority = tensor.priority;
   partition.epoch = epoch_;
   partition.clock.start(context_.loop.now());
@@ -109,32 +105,6 @@ void ShardJob::give_back(BufferPool::Buffer buffer) {
   if (buffer && buffer.size() == lane_buffers_.bytes) lane_buffers_.free.push_back(std::move(buffer));
 }
 
-void ShardJob::drop(TensorId tensor) {
-  for (auto it = partitions_.begin(); it != partitions_.end();) {
-    const auto here = it++;
-    if (here->second.tensor == tensor) drop(here);
-  }
-}
-
-void ShardJob::drop(PartitionId partition) {
-  if (const auto here = partitions_.find(partition); here != partitions_.end()) drop(here);
-}
-
-void ShardJob::drop(Partitions::iterator partition) {
-  if (dropped_.insert(partition->first).second) dropped_order_.push_back(partition->first);
-  if (dropped_order_.size() > kDroppedRemembered) {
-    dropped_.erase(dropped_order_.front());
-    dropped_order_.pop_front();
-  }
-  partition->second.dropped = true;
-  partition->second.aggregator->let_go();
-  if (partition->second.references == 0) {
-    partitions_.erase(partition);
-  } else {
-    doomed_.insert(partitions_.extract(partition));
-  }
-}
-
 // All ranks of a group are, if its part is.
 void ShardJob::name_absent(const Contributor& contributor, OpenRound& round) {
   round.absent += contributor.weight;
@@ -144,14 +114,14 @@ void ShardJob::name_absent(const Contributor& contributor, OpenRound& round) {
   round.missing.insert(round.missing.end(), ranks.begin(), ranks.begin() + std::min(room, ranks.size()));
 }
 
-void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const {
+void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) {
   const TimePoint now = context_.loop.now();
   std::uint32_t live = 0;  // ranks
   for (const Contributor& contributor : contributors_)
     live += contributor.loss.empty() ? contributor.weight : 0;
   OpenState state;
-  for (const auto& [id, partition] : partitions_) {
-    if ((tensor && partition.tensor != *tensor) || !partition.aggregator->open_state(state)) continue;
+  const auto look = [&](PartitionId, const JobPartition& partition) {
+    if (!partition.aggregator->open_state(state)) return;
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(partition.clock.age(now)).count();
     OpenRound round;
     round.tensor = partition.tensor;
@@ -164,17 +134,8 @@ void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, Tenso
       name_absent(contributors_[contributor], round);
     open.add(std::move(round));
     if (names != nullptr) names->try_emplace(partition.tensor, partition.aggregator->shape().tensor);
-  }
-}
-
-JobPartition* ShardJob::find(PartitionId id) {
-  const auto found = partitions_.find(id);
-  return found == partitions_.end() ? nullptr : &found->second;
-}
-
-void ShardJob::reap_dropped() {
-  if (doomed_.empty()) return;
-  std::erase_if(doomed_, [](const auto& entry) { return entry.second.references == 0; });
+  };
+  tensor ? partitions_.visit_tensor(*tensor, look) : partitions_.visit_here(look);
 }
 
 void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actions) {
@@ -283,8 +244,7 @@ void ShardJob::end(const Error& error, std::function<void()> all_closed) {
   all_closed_ = std::move(all_closed);
   open_lanes_ = lanes_.size();
   // What other jobs can use; those that were dropped have let go already.
-  for (auto& [id, partition] : partitions_)
-    partition.aggregator->let_go();
+  partitions_.visit_here([](PartitionId, JobPartition& partition) { partition.aggregator->let_go(); });
   for (const auto& lane : lanes_) {
     lane->end(error.code == ErrorCode::ok ? nullptr : &error);
   }

@@ -1,8 +1,6 @@
 // What one shard has of one job run: its partitions and the lanes of its workers.
 //
-// Carries what aggregators decide to the lanes, and what lanes suffer to the aggregators. A partition that is
-// dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, as one
-// of the last kDroppedRemembered, so that a contribution that was under way is not taken for a broken rule.
+// Carries what aggregators decide to the lanes, and what lanes suffer to the aggregators.
 //
 // When the job ends, what workers were lent stays for a while: it may be the only copy of an aggregate, and a
 // worker can save it only before its lane is closed (decision 0009). Open rounds give theirs back at once.
@@ -12,13 +10,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "proto/base/log/log.h"
@@ -26,9 +21,9 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/open_round_list.h"
 #include "server/aggregate/aggregator.h"
-#include "server/aggregate/round_clock.h"
 #include "server/lane_admission.h"
 #include "server/lane_cpus.h"
+#include "server/shard/job_partitions.h"
 #include "server/shard/memory_grant.h"
 #include "server/shard/server_lane.h"
 #include "server/stall_watch.h"
@@ -55,28 +50,8 @@ struct ShardContext {
   LaneCpus cpus;
 };
 
-class ShardJob;
-
-struct JobPartition final : AccumulatorPool::Owner {
-  void on_accumulators() override;
-
-  ShardJob* job = nullptr;
-  std::unique_ptr<Aggregator> aggregator;
-  SlotReservations reserved;
-  TensorId tensor;
-  std::int32_t priority = 0;
-  Epoch epoch;                   // in which it came here
-  std::uint32_t references = 0;  // lanes that receive into it, or hold an answer of it
-  bool dropped = false;
-  RoundClock clock;
-  // By contributor: the round after the newest one whose answer its lane holds; 0: it holds none.
-  std::vector<std::uint64_t> answering;
-};
-
 class ShardJob {
  public:
-  static constexpr std::size_t kDroppedRemembered = 1 << 18;
-
   ShardJob(ShardContext& context, const OpenJob& job);
   ~ShardJob();
   ShardJob(const ShardJob&) = delete;
@@ -88,12 +63,12 @@ class ShardJob {
   void declare(const DeclareSlices& declare, Granted granted);
   // What it has still to take from the system for that.
   std::uint64_t bytes_to_grant() const { return grant_ != nullptr ? grant_->bytes_left() : 0; }
-  void drop(TensorId tensor);
-  void drop(PartitionId partition);  // none, if it is not here
+  void drop(TensorId tensor) { partitions_.drop(tensor); }
+  void drop(PartitionId partition) { partitions_.drop(partition); }
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
   // Makes no later calls on these tensors.
-  void worker_dropped(Rank rank, const std::unordered_set<TensorId>& tensors);
+  void worker_dropped(Rank rank, const std::vector<TensorId>& tensors);
   // Are lost; the others go on. Their lanes are closed, and they get no other ones.
   void shrink(const Shrunk& shrunk);
 
@@ -107,11 +82,11 @@ class ShardJob {
   void end(const Error& error, std::function<void()> all_closed);
 
   // What its partitions wait for; of one tensor only, if it is given. `names`: of these tensors, if wanted.
-  void survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const;
+  void survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names);
 
   // ---- for lanes ----
-  JobPartition* find(PartitionId id);
-  bool was_dropped(PartitionId id) const { return dropped_.contains(id); }
+  JobPartition* find(PartitionId id) { return partitions_.find(id); }
+  bool was_dropped(PartitionId id) const { return partitions_.was_dropped(id); }
   Actions& actions() { return actions_; }
   // One of the receive buffers, each as large as the job's largest partition here. A lane that can have use
   // for one has no other.
@@ -120,7 +95,7 @@ class ShardJob {
   // Does what `actions` say, and empties them.
   void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
   // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
-  void reap_dropped();
+  void reap_dropped() { partitions_.reap(); }
   // The lane is closed, or dismissed: its half received contribution is forgotten. Destroys it, unless it
   // lingers.
   void remove_lane(ServerLane& lane);
@@ -130,7 +105,7 @@ class ShardJob {
   void lane_ended();
   // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
   std::size_t max_queued_bytes() const {
-    return kMaxLaneQueuedBytes + (partitions_.size() + dropped_.size()) * kMaxLaneQueuedBytesPerPartition;
+    return kMaxLaneQueuedBytes + partitions_.known() * kMaxLaneQueuedBytesPerPartition;
   }
 
   // What each lane may send without being asked for it: all together half of the reorder budget. The other
@@ -155,7 +130,6 @@ class ShardJob {
   Generation generation() const { return generation_; }
 
  private:
-  using Partitions = std::unordered_map<PartitionId, JobPartition>;
   // The members of a contributor: their places, one for each, also for those that are left out of the job.
   struct Group {
     std::uint32_t first = 0;
@@ -185,18 +159,13 @@ class ShardJob {
   void end_grant(const Status& status);
   void add(const TensorSlices& tensor, const PartitionSlice& slice, bool moved, MemoryGrant::Part part);
   static void name_absent(const Contributor& contributor, OpenRound& round);
-  void drop(Partitions::iterator partition);
   // Tells every aggregator of the job something about one contributor.
   template <class Tell>
   void tell_all(Tell tell) {
-    const auto tell_these = [&](auto& partitions) {
-      for (auto& [id, partition] : partitions) {
-        tell(id, *partition.aggregator);
-        carry_out(id, partition, actions_);
-      }
-    };
-    tell_these(partitions_);
-    tell_these(doomed_);
+    partitions_.visit_all([&](PartitionId id, JobPartition& partition) {
+      tell(id, *partition.aggregator);
+      carry_out(id, partition, actions_);
+    });
   }
 
   ShardContext& context_;
@@ -213,11 +182,7 @@ class ShardJob {
   std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
   Granted granted_;
   TimerId grant_timer_;
-  Partitions partitions_;
-  // Dropped, still referred to. A partition may be among them more than once: declared again, dropped again.
-  std::unordered_multimap<PartitionId, JobPartition> doomed_;
-  std::unordered_set<PartitionId> dropped_;
-  std::deque<PartitionId> dropped_order_;  // the oldest are forgotten
+  JobPartitions partitions_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
   std::vector<Group> groups_;                         // by contributor

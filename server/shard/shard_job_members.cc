@@ -73,14 +73,15 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
 }
 
 // What it contributes with its group ends with the first of them.
-void ShardJob::worker_dropped(Rank rank, const std::unordered_set<TensorId>& tensors) {
+void ShardJob::worker_dropped(Rank rank, const std::vector<TensorId>& tensors) {
   const JobMember* const member = find_member(rank);
   if (member == nullptr || member->contributor == ServerLane::kNoContributor) return;
   if (!contributors_[member->contributor].loss.empty()) return;
-  for (auto& [id, partition] : partitions_) {
-    if (!tensors.contains(partition.tensor)) continue;
-    partition.aggregator->dropped(member->contributor, actions_);
-    carry_out(id, partition, actions_);
+  for (const TensorId tensor : tensors) {
+    partitions_.visit_tensor(tensor, [&](PartitionId id, JobPartition& partition) {
+      partition.aggregator->dropped(member->contributor, actions_);
+      carry_out(id, partition, actions_);
+    });
   }
   reap_dropped();
 }

@@ -558,13 +558,14 @@ TEST_CASE("numbers of what was dropped are remembered, and not for ever") {
     world.shard->drop({0, kRun, {TensorId{id}}, {}});
   };
   drop_one(1);
+  drop_one(1);  // it had come back
   world.push(*a, 1, 0, {1});
   CHECK(all<Refused>(*a).empty());
-  for (std::uint32_t id = 2; id <= ShardJob::kDroppedRemembered; ++id)
+  for (std::uint32_t id = 2; id <= JobPartitions::kDroppedRemembered; ++id)
     drop_one(id);
   world.push(*a, 1, 0, {1});
   CHECK(all<Refused>(*a).empty());
-  drop_one(ShardJob::kDroppedRemembered + 1);
+  drop_one(JobPartitions::kDroppedRemembered + 1);
   world.push(*a, 1, 0, {1});
   CHECK(all<Refused>(*a).size() == 1);
 }

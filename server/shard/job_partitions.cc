@@ -1,0 +1,59 @@
+#include "server/shard/job_partitions.h"
+
+#include <utility>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+JobPartition& JobPartitions::add(PartitionId id, TensorId tensor) {
+  const auto [place, is_new] = here_.try_emplace(id);
+  BPS_ASSERT(is_new);  // the ledger has seen to it
+  dropped_.erase(id);
+  dropped_before_.erase(id);
+  of_tensor_[tensor].push_back(id);
+  place->second.tensor = tensor;
+  return place->second;
+}
+
+JobPartition* JobPartitions::find(PartitionId id) {
+  const auto found = here_.find(id);
+  return found == here_.end() ? nullptr : &found->second;
+}
+
+void JobPartitions::drop(TensorId tensor) {
+  const auto of_tensor = of_tensor_.extract(tensor);
+  if (of_tensor.empty()) return;
+  for (const PartitionId id : of_tensor.mapped())
+    drop_here(id);
+}
+
+void JobPartitions::drop(PartitionId id) {
+  const JobPartition* const partition = find(id);
+  if (partition == nullptr) return;
+  const auto of_tensor = of_tensor_.find(partition->tensor);
+  std::erase(of_tensor->second, id);
+  if (of_tensor->second.empty()) of_tensor_.erase(of_tensor);
+  drop_here(id);
+}
+
+void JobPartitions::drop_here(PartitionId id) {
+  if (dropped_.size() >= kDroppedRemembered / 2) dropped_before_ = std::exchange(dropped_, {});
+  dropped_.insert(id);
+  const auto here = here_.find(id);
+  JobPartition& partition = here->second;
+  partition.dropped = true;
+  partition.aggregator->let_go();
+  if (partition.references == 0) {
+    here_.erase(here);
+  } else {
+    doomed_.insert(here_.extract(here));
+  }
+}
+
+void JobPartitions::reap() {
+  if (doomed_.empty()) return;
+  std::erase_if(doomed_, [](const auto& entry) { return entry.second.references == 0; });
+}
+
+}  // namespace bps
