@@ -488,7 +488,7 @@ struct Attached {
   std::uint64_t barriers_arrived = 0;  // worker: at the first ones
   std::uint64_t barriers_done = 0;
   std::uint64_t run_age_ms = 0;  // worker: since it was welcomed to its run
-  TensorId next_tensor;          // worker: above all that it has ever been told of
+  TensorId next_tensor;          // worker: above all that it has ever had
   PartitionId next_partition;    // likewise
   friend bool operator==(const Attached&, const Attached&) = default;
 };

@@ -151,6 +151,7 @@ Status Job::drop_tensors(Rank rank, const DropTensors& drop) {
   if (ended()) return {};
   if (run_.phase != Phase::running || drop.job_run != run_.id)
     return make_error(ErrorCode::protocol, "DropTensors for a run that has not started");
+  if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "DropTensors after Leave");
   Status status = tensors_.drops().note(rank, drop.tensors);
   handoff_.send_tensors();
   return status;

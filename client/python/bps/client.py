@@ -177,11 +177,15 @@ class Client:
         self._check_tensor(tensor)
         handle = Handle(self, tensor, ())
         error = _library.new_error()
+        is_refused = False
         try:
             _library.check(_library.get().bps_drop(self._pointer, tensor.number, ctypes.byref(handle._raw),
                                                    ctypes.byref(error)), error)
-        finally:  # without success it is only looked up once more
-            if self._declared.get(tensor.name) == tensor:
+        except Error as why:
+            is_refused = why.code == Code.INVALID_ARGUMENT
+            raise
+        finally:  # what was not refused is only looked up once more
+            if not is_refused and self._declared.get(tensor.name) == tensor:
                 self._declared.pop(tensor.name, None)
         return handle
 

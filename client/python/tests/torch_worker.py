@@ -110,6 +110,18 @@ def dropped():
         assert torch.equal(bps.push_pull(mine, "dropped", average=False), torch.full((count,), sum(range(bps.size())) * 1.0))
         tensor, = bps.client().declare([TensorSpec("dropped", DType.F32, count)])
         bps.client().drop(tensor)
+    # Refused while it is under way, and then it is known as before.
+    tensor, = bps.client().declare([TensorSpec("slow", DType.F32, 10)])
+    if bps.rank() == 0:
+        bps.barrier()
+    handle = bps.push_pull_async(torch.ones(10), "slow")
+    if bps.rank() > 0:
+        refused(bps.Code.INVALID_ARGUMENT, "slow.*under way", lambda: bps.client().drop(tensor))
+        bps.barrier()
+    handle.synchronize()
+    assert bps.client()._declared["slow"] == tensor
+    bps.client().drop(tensor)
+    assert "slow" not in bps.client()._declared
 
 
 def copied():

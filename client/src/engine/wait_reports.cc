@@ -73,7 +73,8 @@ void WaitReports::explain_declaration(std::string name, Duration patience, Expla
 }
 
 std::string WaitReports::describe_drop(TensorId tensor) const {
-  const std::string* const name = failure_ ? nullptr : drops_.name_of(tensor);
+  if (failure_) return "nothing: " + failure_->message;
+  const std::string* const name = drops_.name_of(tensor);
   if (name == nullptr) return "nothing: the tensor has ended";
   return fmt::format("the drop of {}, which not all of the {} workers have dropped{}", *name,
                      config_.world_size, describe_scheduler());

@@ -155,7 +155,7 @@ void GroupPlane::answered(Partition& partition) {
                   if (!status.ok()) return give_up(status.error());
                   news_.add(answer);
                   say_later();
-                  rounds_.on_group_settled(partition);  // of one that was dropped meanwhile
+                  rounds_.on_group_settled(partition);  // of one that has failed meanwhile
                 });
 }
 

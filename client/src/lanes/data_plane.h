@@ -103,7 +103,7 @@ class DataPlane final : private HostRanks::Owner {
   Status drop(TensorId tensor);
   // One that all have dropped, or that is not known here.
   Status forget(TensorId tensor);
-  // Above all that the scheduler has told of.
+  // Above all that this rank has ever had.
   TensorId next_tensor() const;
   PartitionId next_partition() const;
 
