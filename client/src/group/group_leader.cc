@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace bps {
@@ -14,11 +13,8 @@ GroupLeader::GroupLeader(EventLoop& loop, const std::vector<Rank>& ranks, const 
 Status GroupLeader::add(const Sequencer::Tensor& tensor) {
   if (failed_.erase(tensor.id) > 0) return {};  // the sequencer knows it
   sequencer_.add(tensor);
-  if (const auto dropped = dropped_.find(tensor.id); dropped != dropped_.end()) {
-    const std::vector<bool>& by = dropped->second.by;
-    const auto member = static_cast<std::uint32_t>(std::find(by.begin(), by.end(), true) - by.begin());
-    if (member < by.size()) sequencer_.dropped(loop_.now(), member, tensor.id);
-  }
+  if (const auto dropped = dropped_.extract(tensor.id))
+    sequencer_.dropped(loop_.now(), dropped.mapped(), tensor.id);
   const auto early = early_.find(tensor.id);
   if (early == early_.end()) return {};
   const Early waited = std::move(early->second);
@@ -41,8 +37,13 @@ Status GroupLeader::take(std::uint32_t from, const LocalNews& news) {
   for (const LocalAnswer& answer : news.answered) {
     if (Status status = sequencer_.answered(now, from, answer); !status.ok()) return status;
   }
-  for (const TensorId tensor : news.dropped)
-    note_dropped(from, tensor);
+  for (const TensorId tensor : news.dropped) {
+    if (sequencer_.knows(tensor)) {
+      sequencer_.dropped(now, from, tensor);
+    } else {
+      dropped_.emplace(tensor, from);
+    }
+  }
   if (news.leaving) {
     if (Status status = sequencer_.left(now, from); !status.ok()) return status;
   }
@@ -79,32 +80,11 @@ void GroupLeader::fail(TensorId tensor, const Error& error) {
   order_later();
 }
 
-GroupLeader::Dropped& GroupLeader::dropped(TensorId tensor) {
-  Dropped& dropped = dropped_[tensor];
-  dropped.by.resize(ranks_.size());
-  return dropped;
-}
-
-void GroupLeader::note_dropped(std::uint32_t from, TensorId tensor) {
-  dropped(tensor).by[from] = true;
-  if (sequencer_.knows(tensor)) sequencer_.dropped(loop_.now(), from, tensor);
-  forget_if_all_have(tensor);
-}
-
 void GroupLeader::forget(TensorId tensor) {
-  dropped(tensor).has_ended = true;
-  forget_if_all_have(tensor);
-}
-
-void GroupLeader::forget_if_all_have(TensorId tensor) {
-  const Dropped& known = dropped(tensor);
-  const bool all_have =
-      ranks_.size() == 1 || std::find(known.by.begin(), known.by.end(), false) == known.by.end();
-  if (!known.has_ended || !all_have) return;
   early_.erase(tensor);
   failed_.erase(tensor);
-  sequencer_.forget(tensor);
   dropped_.erase(tensor);
+  sequencer_.forget(tensor);
 }
 
 void GroupLeader::executed() {

@@ -50,8 +50,7 @@ class GroupLeader {
   Status take(std::uint32_t from, const LocalNews& news);
   // It has failed for all workers, declared here or not.
   void fail(TensorId tensor, const Error& error);
-  // All ranks have dropped it, and it is known here; what members have said of it before may still be on its
-  // way. The last of that is that they have dropped it.
+  // All ranks have dropped it: no round of it is under way anywhere.
   void forget(TensorId tensor);
   // The oldest batch that was not, here.
   void executed();
@@ -70,15 +69,6 @@ class GroupLeader {
     std::map<std::uint32_t, LocalReady> said;  // by member
   };
 
-  // Of a tensor that members have dropped.
-  struct Dropped {
-    std::vector<bool> by;    // which of them have said so
-    bool has_ended = false;  // for all ranks of the job
-  };
-  void note_dropped(std::uint32_t from, TensorId tensor);
-  Dropped& dropped(TensorId tensor);
-  void forget_if_all_have(TensorId tensor);
-
   void order_later();
   Status take_early(std::uint32_t from, const LocalReady& ready);
   void say_waiting_later();
@@ -88,9 +78,9 @@ class GroupLeader {
   const std::vector<Rank> ranks_;
   Owner& owner_;
   Sequencer sequencer_;
-  std::map<TensorId, Early> early_;  // not declared here yet
-  std::set<TensorId> failed_;        // before they were declared here
-  std::map<TensorId, Dropped> dropped_;
+  std::map<TensorId, Early> early_;            // not declared here yet
+  std::set<TensorId> failed_;                  // before they were declared here
+  std::map<TensorId, std::uint32_t> dropped_;  // likewise: by which member
   TimerId order_timer_, waiting_timer_;
   bool is_ordering_ = false;
   bool has_left_ = false;

@@ -86,14 +86,13 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
   void answered(Partition& partition);
   // It has failed for all workers; known here or not.
   void fail(TensorId tensor, const Error& error);
-  // This rank has dropped it, or has never had it and hears that it has ended: no round of it is under way
-  // here. Once for each tensor, the last that is said of it.
+  // This rank has dropped it: no round of it is under way here.
   void dropped(TensorId tensor) {
     if (is_alone()) return;
     news_.drop(tensor);
     say_later();
   }
-  // After that: all ranks have.
+  // All ranks have dropped it; known here or not.
   void forget(TensorId tensor) {
     tensors_.erase(tensor);
     undeclared_.erase(tensor);

@@ -162,7 +162,7 @@ Status DataPlane::drop(TensorId id) {
   if (tensor->dropped()) return dropped_error(*tensor);
   if (Status status = tensor->may_drop(); !status.ok()) return status;
   tensor->drop();
-  if (ranks_.group() != nullptr) ranks_.group()->dropped(id);
+  if (ranks_.group() != nullptr && tensor->has_joined()) ranks_.group()->dropped(id);
   tensors_.call_waiters();
   return {};
 }
@@ -173,10 +173,7 @@ Status DataPlane::forget(TensorId id) {
   if (tensor != nullptr && !tensor->dropped()) {
     return scheduler_error(fmt::format("the end of tensor '{}', which this rank uses", tensor->shape().name));
   }
-  if (ranks_.group() != nullptr) {
-    if (tensor == nullptr) ranks_.group()->dropped(id);
-    ranks_.group()->forget(id);
-  }
+  if (ranks_.group() != nullptr) ranks_.group()->forget(id);
   if (tensor == nullptr) return {};
   const std::vector<Partition>& partitions = tensor->partitions();
   for (const Partition& partition : partitions)
