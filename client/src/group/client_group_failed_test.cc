@@ -172,6 +172,75 @@ TEST_CASE("group: who needs a rank of its host that has dropped the tensor is to
                              ", of this host, has dropped the tensor"));
 }
 
+TEST_CASE("group: what a rank has said of a tensor may reach the leader after its end") {
+  HostOfRanks h;
+  const TensorId tensor = h.declare("layer1.weight", 4 * kSlice);
+  h.push_pull_all(tensor);
+  h.finish();
+  for (auto& rank : h.ranks)
+    rank->outcome = {};
+  const bool is_answer = GENERATE(true, false);  // or that it is ready
+  const auto delay_news = [&] {
+    h.local.is_late = [](const Message& message) { return std::holds_alternative<LocalNews>(message); };
+  };
+  if (is_answer) {
+    h.push_pull_all(tensor);
+    h.run();
+    delay_news();
+    h.serve(*h.ranks[2], 0);
+    h.run(2ms);
+  } else {
+    delay_news();
+    h.push_pull(2, tensor);
+    h.run(1ms);
+  }
+  for (auto& rank : h.ranks)
+    rank->scheduler().deliver(failure_of(tensor));
+  h.run(1ms);
+  h.serve();  // the lanes let go of what they send
+  h.run(1ms);
+  for (std::uint32_t i = is_answer ? 0 : 2; i < 3; ++i)
+    CHECK(h.ranks[i]->outcome.error.message == kOtherwise.message);
+  for (auto& rank : h.ranks) {
+    REQUIRE(rank->engine.drop(tensor, [](const Status&) {}).ok());
+    (void)rank->scheduler().next<DropTensors>();
+    rank->scheduler().deliver(DropTensors{0, JobRun{ScriptedCluster::kRun}, {tensor}, {}});
+  }
+  h.run();
+  h.local.is_late = nullptr;
+  const TensorId again = h.declare("layer1.weight", 4 * kSlice);
+  for (auto& rank : h.ranks)
+    rank->outcome = {};
+  h.push_pull_all(again);
+  h.finish();
+  for (auto& rank : h.ranks) {
+    CHECK(rank->outcome.error.message == "");
+    CHECK((rank->out == h.sum()));
+  }
+}
+
+TEST_CASE("group: the memory of tensors that have ended is given back") {
+  HostOfRanks::Options options;
+  options.sums_in_memory = true;
+  HostOfRanks h(options);
+  for (std::uint32_t time = 0; time < 1000; ++time) {
+    const TensorId tensor = h.declare("layer1.weight", 16 * kSlice);
+    for (auto& rank : h.ranks) {
+      REQUIRE(rank->engine.drop(tensor, [](const Status&) {}).ok());
+      (void)rank->scheduler().next<DropTensors>();
+      rank->scheduler().deliver(DropTensors{0, JobRun{ScriptedCluster::kRun}, {tensor}, {}});
+    }
+  }
+  h.run();
+  // The regions that the next tensors lie in.
+  CHECK(h.local.regions() == h.ranks.size());
+  const TensorId tensor = h.declare("layer1.weight", 16 * kSlice);
+  h.push_pull_all(tensor);
+  h.finish();
+  for (auto& rank : h.ranks)
+    CHECK((rank->out == h.sum()));
+}
+
 TEST_CASE("group: a tensor that all have dropped is forgotten by each when it hears of it") {
   HostOfRanks h;
   for (std::uint32_t time = 0; time < 3; ++time) {

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "proto/wire/limits.h"
+
 namespace bps {
 
 GroupLeader::GroupLeader(EventLoop& loop, const std::vector<Rank>& ranks, const Sequencer::Traits& traits,
@@ -29,15 +31,18 @@ Status GroupLeader::add(const Sequencer::Tensor& tensor) {
 Status GroupLeader::take(std::uint32_t from, const LocalNews& news) {
   const TimePoint now = loop_.now();
   for (const LocalReady& ready : news.ready) {
+    if (has_ended(ready.tensor)) continue;
     if (has_left_ || failed_.count(ready.tensor) != 0) continue;  // it ends by the order that is on its way
     const bool is_known = sequencer_.knows(ready.tensor);
     Status status = is_known ? sequencer_.ready(now, from, ready) : take_early(from, ready);
     if (!status.ok()) return status;
   }
   for (const LocalAnswer& answer : news.answered) {
+    if (has_ended(answer.tensor)) continue;
     if (Status status = sequencer_.answered(now, from, answer); !status.ok()) return status;
   }
   for (const TensorId tensor : news.dropped) {
+    if (has_ended(tensor)) continue;
     if (sequencer_.knows(tensor)) {
       sequencer_.dropped(now, from, tensor);
     } else {
@@ -85,6 +90,9 @@ void GroupLeader::forget(TensorId tensor) {
   failed_.erase(tensor);
   dropped_.erase(tensor);
   sequencer_.forget(tensor);
+  if (tensor.value >= kMaxTensorsPerJob) return;
+  if (tensor.value >= ended_.size()) ended_.resize(tensor.value + 1);
+  ended_[tensor.value] = true;
 }
 
 void GroupLeader::executed() {

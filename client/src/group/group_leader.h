@@ -50,7 +50,8 @@ class GroupLeader {
   Status take(std::uint32_t from, const LocalNews& news);
   // It has failed for all workers, declared here or not.
   void fail(TensorId tensor, const Error& error);
-  // All ranks have dropped it: no round of it is under way anywhere.
+  // All ranks have dropped it: no round of it is under way anywhere. The scheduler may be faster than a link:
+  // what members have said of it before and comes later is ignored.
   void forget(TensorId tensor);
   // The oldest batch that was not, here.
   void executed();
@@ -70,6 +71,7 @@ class GroupLeader {
   };
 
   void order_later();
+  bool has_ended(TensorId tensor) const { return tensor.value < ended_.size() && ended_[tensor.value]; }
   Status take_early(std::uint32_t from, const LocalReady& ready);
   void say_waiting_later();
   void say_waiting();
@@ -81,6 +83,7 @@ class GroupLeader {
   std::map<TensorId, Early> early_;            // not declared here yet
   std::set<TensorId> failed_;                  // before they were declared here
   std::map<TensorId, std::uint32_t> dropped_;  // likewise: by which member
+  std::vector<bool> ended_;                    // by TensorId
   TimerId order_timer_, waiting_timer_;
   bool is_ordering_ = false;
   bool has_left_ = false;

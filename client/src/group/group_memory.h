@@ -1,5 +1,5 @@
 // Memory of a local group, for the sums and answers of many tensors: taken in large pieces, because each
-// costs every peer that is sent some of it a mapping. A piece goes with the last of its tensors.
+// costs every peer that is sent some of it a mapping, and given back when all tensors in it have ended.
 //
 // Owner: GroupPlane. Lives on: client loop. Limits: a piece is 256 KiB at first, then twice as much each time
 // up to 16 MiB, or one tensor's. Failure: what the group's allocate() says.

@@ -2,6 +2,7 @@
 // loop of its own; payloads are copied. Lives on: the test's loop. The transport goes last.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -127,6 +128,17 @@ class PipeTransport final : public Transport {
     return std::make_unique<Pipe>(*this, loop, here, endpoint.host);
   }
 
+  Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override {
+    auto region = allocate_ordinary_region(bytes);
+    if (region.ok()) regions_.push_back(*region);
+    return region;
+  }
+  // That have been allocated and not given back.
+  std::size_t regions() const {
+    return static_cast<std::size_t>(std::count_if(regions_.begin(), regions_.end(),
+                                                  [](const auto& region) { return !region.expired(); }));
+  }
+
   // Holds up a message, and on its connection what is sent before it arrives is not to be.
   std::function<bool(const Message&)> is_late;
   // What arrives in its place.
@@ -135,6 +147,7 @@ class PipeTransport final : public Transport {
  private:
   std::map<std::string, Accepted> listeners_;
   std::vector<Ends> ends_;
+  std::vector<std::weak_ptr<Region>> regions_;
 };
 
 }  // namespace bps::testing
