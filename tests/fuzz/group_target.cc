@@ -92,7 +92,7 @@ class Host {
     bool closed = false;
     cluster_.engine.close(std::chrono::seconds(1), [&](const Status&) { closed = true; });
     loop_.run_for(std::chrono::seconds(12));
-    BPS_ASSERT(closed);
+    BPS_ASSERT(closed && drops_ended_ == drops_);
     for (const Call& operation : calls_)
       BPS_ASSERT(operation.outcome.ended == 1);
   }
@@ -135,7 +135,7 @@ class Host {
     const std::uint32_t what = input_.below(32);
     if (what < 4) return joined ? operate(what == 0) : void();
     if (what == 4) return loop_.run_for(std::chrono::milliseconds(input_.below(256)));
-    if (what == 5) return void(cluster_.engine.describe(TensorId{input_.below(3)}));
+    if (what == 5) return input_.flag() ? drop() : void(cluster_.engine.describe(TensorId{input_.below(3)}));
     if (what < 10) return serve(input_.below(2));
     if (what == 10) return of_scheduler(joined);
     if (links_.wires.size() != kRanks - 1) return;
@@ -168,6 +168,14 @@ class Host {
       return;  // it has been silent for too long, and is asked later
     cluster_.scheduler().frames.clear();
     declared_.push_back(cluster_.declare("t" + std::to_string(declared_.size()), kTensorBytes, {0, 1, 0, 1}));
+  }
+
+  void drop() {
+    if (declared_.empty()) return;
+    const TensorId tensor = declared_[input_.below(static_cast<std::uint32_t>(declared_.size()))];
+    if (!cluster_.engine.drop(tensor, [this](const Status&) { ++drops_ended_; })) return;
+    ++drops_;
+    dropped_.push_back(tensor);
   }
 
   void operate(bool is_broadcast) {
@@ -213,6 +221,15 @@ class Host {
                                                          TensorId{input_.below(4)},
                                                          make_error(ErrorCode::configuration, "otherwise")});
       case 3: return joined ? declare() : void();
+      case 4:
+      case 5:
+        if (dropped_.empty()) return;
+        return cluster_.scheduler().deliver(
+            DropTensors{0,
+                        JobRun{ScriptedCluster::kRun},
+                        {dropped_[input_.below(static_cast<std::uint32_t>(dropped_.size()))],
+                         TensorId{input_.number32()}},
+                        {}});
       default: return cluster_.scheduler().deliver(Heartbeat{1});
     }
   }
@@ -374,6 +391,7 @@ class Host {
       news.ready.push_back({tensor(), round(), call(), memory()});
     for (std::uint32_t left = input_.below(3); left > 0; --left)
       news.answered.push_back({tensor(), round(), input_.below(kPartitions + 1), kRanks, error()});
+    if (input_.below(8) == 1) news.dropped.push_back(tensor());
     news.leaving = input_.below(32) == 1;
     return news;
   }
@@ -420,7 +438,8 @@ class Host {
 
   Input& input_;
   std::deque<Call> calls_;  // their memory outlives the engine
-  std::vector<TensorId> declared_;
+  std::vector<TensorId> declared_, dropped_;
+  int drops_ = 0, drops_ended_ = 0;
   std::uint32_t self_;
   std::vector<LocalReady> begun_;  // by tensor: the last round
   std::deque<Message> due_[kRanks - 1];
