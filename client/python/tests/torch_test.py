@@ -26,7 +26,8 @@ class TorchTest(CasesTest):
     def test_optimizer(self):
         """Parameters against one process that adds the gradients in rank order, bit for bit."""
         self.cases(4, "optimizer:sgd:barrier:1:8", "optimizer:adam:barrier:3:6", "optimizer:sgd:layers:1:12",
-                   "optimizer:adam:layers:2:12", "clipping", "scaled", "tied", "expanded", "gan", "copied", "added", "changed_under_way", "too_many_passes", servers=2)
+                   "optimizer:adam:layers:2:12", "clipping", "scaled", "tied", "expanded", "gan", "copied", "added", "refusals",
+                   "changed_under_way", "too_many_passes", servers=2)
 
     def test_compiled(self):
         """A compiler runs in it, in every rank: slow on a busy machine."""

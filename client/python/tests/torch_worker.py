@@ -180,6 +180,25 @@ def added():
     assert len(optimizer.param_groups) == 1
 
 
+def refusals():
+    """What was refused, on all ranks or on one, changes nothing for the calls that follow."""
+    model = nn.Linear(3, 3)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):
+        refused(bps.Code.INVALID_ARGUMENT, "complex64",
+                lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, dtype=torch.complex64))]}))
+    assert len(optimizer.param_groups) == 1
+    if bps.rank() == 1:
+        refused(bps.Code.INVALID_ARGUMENT, "has another DistributedOptimizer",
+                lambda: bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1)))
+    other = nn.Linear(3, 3)
+    both = [(model, optimizer), (other, bps.DistributedOptimizer(torch.optim.SGD(other.parameters(), lr=0.1)))]
+    for one, its in both:
+        one(torch.full((2, 3), 1.0 + bps.rank())).sum().backward()
+        its.step()
+        assert torch.equal(one.weight.grad, torch.full((3, 3), 1.0 + bps.size()))
+
+
 def gan():
     """The generator's loss gives the discriminator gradients, too, which its zero_grad() clears. All ranks have the same
     data, so the bits are those of one process."""

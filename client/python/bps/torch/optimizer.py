@@ -58,7 +58,7 @@ class GradientExchange:
         self._op = op
         self._compression = compression
         self.set_passes(backward_passes_per_step)
-        self._prefix = f"optimizer{self._place.next_optimizer()}"
+        self._prefix: Optional[str] = None  # of its tensors' names
         self._names: Dict[torch.nn.Parameter, str] = {}
         self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
         self._started: Dict[torch.nn.Parameter, _Started] = {}
@@ -72,11 +72,18 @@ class GradientExchange:
         """On all ranks. Code.CONFIGURATION: `what` differs between them."""
         GradientExchange._refuse_watched(named)
         check_agreement(self._place, named, what)
+        if self._prefix is None:  # ranks count alike: one that is refused above takes no number
+            self._prefix = f"optimizer{self._place.next_optimizer()}"
         self._names.update((parameter, name) for name, parameter in named)
+        self._place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest. What is frozen is declared when it is thawed.
-        self._place.declare([self._spec(parameter) for _, parameter in named if parameter.requires_grad])
-        self._place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
+        try:
+            self._place.declare([self._spec(parameter) for _, parameter in named if parameter.requires_grad])
+        except BaseException:
+            for _, parameter in named:
+                self._names.pop(parameter, None)
+            raise
         watch = _weakly(self)
         handles = [self._watch(parameter, watch) for _, parameter in named if parameter.requires_grad]
         weakref.finalize(self, remove_all, handles)
