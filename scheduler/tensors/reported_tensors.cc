@@ -1,6 +1,9 @@
 #include "scheduler/tensors/reported_tensors.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "scheduler/tensors/tensor_pieces.h"
 
 namespace bps {
 namespace {
@@ -59,13 +62,13 @@ std::vector<TensorFailed> failures_for(const TensorCatalog& tensors, const Worke
 bool has_ended(const TensorCatalog& tensors, TensorId id) { return !tensors.has(id) && !tensors.is_new(id); }
 
 std::vector<DropTensors> ended_for(const TensorCatalog& tensors, const WorkerReport& report) {
-  std::vector<DropTensors> out;
+  std::vector<TensorId> ended;
   for (const TensorId id : report.dropped) {
-    if (!has_ended(tensors, id)) continue;
-    if (out.empty() || out.back().tensors.size() == kMaxTensorsPerDeclare)
-      out.push_back({0, tensors.run(), {}, {}});
-    out.back().tensors.push_back(id);
+    if (has_ended(tensors, id)) ended.push_back(id);
   }
+  std::vector<DropTensors> out;
+  for (std::vector<TensorId>& piece : pieces_of(ended))
+    out.push_back({0, tensors.run(), std::move(piece), {}});
   return out;
 }
 

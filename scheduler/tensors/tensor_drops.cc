@@ -5,23 +5,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/wire/limits.h"
 #include "scheduler/find_from.h"
+#include "scheduler/tensors/tensor_pieces.h"
 
 namespace bps {
 namespace {
 
 using State = TensorCatalog::State;
-
-// In messages of legal size.
-template <class Say>
-void in_pieces(const std::vector<TensorId>& tensors, const Say& say) {
-  for (std::size_t at = 0; at < tensors.size(); at += kMaxTensorsPerDeclare) {
-    const auto from = tensors.begin() + static_cast<std::ptrdiff_t>(at);
-    const std::size_t count = std::min<std::size_t>(tensors.size() - at, kMaxTensorsPerDeclare);
-    say(std::vector<TensorId>(from, from + static_cast<std::ptrdiff_t>(count)));
-  }
-}
 
 }  // namespace
 
@@ -85,9 +75,8 @@ void TensorDrops::tell_servers() {
         at[server].push_back(id);
     }
     for (const auto& [server, its] : at) {
-      in_pieces(its, [&, to = server, who = rank](std::vector<TensorId> piece) {
-        run_.servers.send(to, WorkerLeft{run_.id, who, true, std::move(piece)});
-      });
+      for (std::vector<TensorId>& piece : pieces_of(its))
+        run_.servers.send(server, WorkerLeft{run_.id, rank, true, std::move(piece)});
     }
   }
 }
@@ -108,10 +97,10 @@ void TensorDrops::end(const std::vector<TensorId>& tensors) {
     if (!servers.empty()) freeing_[id] = static_cast<std::uint32_t>(servers.size());
   }
   for (const auto& [server, its] : at) {
-    in_pieces(its, [&, to = server](std::vector<TensorId> piece) {
-      const std::uint64_t request = run_.servers.ask(to, DropTensors{0, run_.id, piece, {}});
-      requests_.emplace(request, Request{to, std::move(piece)});
-    });
+    for (std::vector<TensorId>& piece : pieces_of(its)) {
+      const std::uint64_t request = run_.servers.ask(server, DropTensors{0, run_.id, piece, {}});
+      requests_.emplace(request, Request{server, std::move(piece)});
+    }
   }
   settle(nowhere);
 }
@@ -152,9 +141,8 @@ void TensorDrops::forget(ServerId server) {
 
 // No server has them any more.
 void TensorDrops::settle(const std::vector<TensorId>& tensors) {
-  in_pieces(tensors, [&](std::vector<TensorId> piece) {
+  for (std::vector<TensorId>& piece : pieces_of(tensors))
     run_.broadcast(DropTensors{0, run_.id, std::move(piece), {}});
-  });
   for (const TensorId id : tensors)
     catalog_.remove(id);
 }
