@@ -139,9 +139,14 @@ std::vector<Wait> JobWaits::drops(const std::string& name, const Silence& silenc
   std::vector<Wait> out;
   if (!parts_.tensors.is_open()) return out;
   const TensorCatalog& catalog = parts_.tensors.catalog();
-  for (const auto& [id, tensor] : catalog.all()) {
+  std::vector<TensorId> dropped;
+  catalog.each_named(name, [&](TensorId id) {
+    if (!catalog[id].dropped.empty()) dropped.push_back(id);
+  });
+  std::sort(dropped.begin(), dropped.end());
+  for (const TensorId id : dropped) {
     if (out.size() == kMaxWaitsNamed) break;
-    if (tensor.declaration.name != name || tensor.dropped.empty()) continue;
+    const TensorCatalog::Tensor& tensor = catalog[id];
     std::vector<Party> missing;
     std::size_t expected = run_.membership.workers().size();
     if (tensor.state == TensorCatalog::State::ending) {

@@ -275,19 +275,16 @@ void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
 // ---- one tensor ----
 
 std::optional<TensorId> TensorCatalog::find(const std::string& name) const {
-  const auto [begin, end] = by_name_.equal_range(name);
   std::optional<TensorId> last;
-  for (auto entry = begin; entry != end; ++entry)
-    last = std::max(last.value_or(entry->second), entry->second);
+  each_named(name, [&](TensorId id) { last = std::max(last.value_or(id), id); });
   return last;
 }
 
 std::optional<TensorId> TensorCatalog::find(const std::string& name, Rank rank) const {
-  const auto [begin, end] = by_name_.equal_range(name);
   std::optional<TensorId> first;
-  for (auto entry = begin; entry != end; ++entry) {
-    if (!has_dropped(entry->second, rank)) first = std::min(first.value_or(entry->second), entry->second);
-  }
+  each_named(name, [&](TensorId id) {
+    if (!has_dropped(id, rank)) first = std::min(first.value_or(id), id);
+  });
   return first;
 }
 

@@ -116,6 +116,13 @@ class TensorCatalog {
   void remove(TensorId id);
 
   // ---- one tensor ----
+  // Calls `visit(TensorId)` for each tensor of this name, in no order. It neither adds nor removes any.
+  template <class Visit>
+  void each_named(const std::string& name, const Visit& visit) const {
+    const auto [begin, end] = by_name_.equal_range(name);
+    for (auto entry = begin; entry != end; ++entry)
+      visit(entry->second);
+  }
   // The last one of this name.
   std::optional<TensorId> find(const std::string& name) const;
   // The first one that the rank has not dropped: what it means when it declares the name.
