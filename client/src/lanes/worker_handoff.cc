@@ -18,9 +18,9 @@ Error moved_error(std::string what) {
 // Declare and Declared of tensors that are known already, in pieces.
 class TensorReport {
  public:
-  explicit TensorReport(const std::function<void(const Message&)>& say) : say_(say) {}
+  TensorReport(JobRun run, const std::function<void(const Message&)>& say) : run_(run), say_(say) {}
 
-  void add(const TensorState& tensor, JobRun run) {
+  void add(const TensorState& tensor) {
     const std::size_t partitions = tensor.partitions().size();
     const bool is_full = declare_.tensors.size() == kMaxTensorsPerDeclare ||
                          partitions_ + partitions > kMaxPartitionsPerDeclare;
@@ -28,9 +28,8 @@ class TensorReport {
     partitions_ += partitions;
     declare_.tensors.push_back(tensor.declaration());
     declared_.tensors.push_back(tensor.declared());
-    if (tensor.poisoned()) failed_.push_back({run, tensor.id(), tensor.poison()});
-    if (tensor.dropped()) dropped_.tensors.push_back(tensor.id());
-    dropped_.job_run = run;
+    if (tensor.poisoned()) failed_.push_back({run_, tensor.id(), tensor.poison()});
+    if (tensor.dropped()) dropped_.push_back(tensor.id());
   }
 
   void flush() {
@@ -39,16 +38,17 @@ class TensorReport {
     say_(std::exchange(declared_, {}));
     for (TensorFailed& failed : std::exchange(failed_, {}))
       say_(std::move(failed));
-    if (!dropped_.tensors.empty()) say_(std::exchange(dropped_, {}));
+    if (!dropped_.empty()) say_(DropTensors{0, run_, std::exchange(dropped_, {}), {}});
     partitions_ = 0;
   }
 
  private:
+  const JobRun run_;
   const std::function<void(const Message&)>& say_;
   Declare declare_;
   Declared declared_;
   std::vector<TensorFailed> failed_;
-  DropTensors dropped_;
+  std::vector<TensorId> dropped_;
   std::size_t partitions_ = 0;
 };
 
@@ -255,9 +255,9 @@ void WorkerHandoff::on_fetch(Lane& lane, Partition& partition, const Fetch& fetc
 void WorkerHandoff::report(const std::function<void(const Message&)>& say) {
   job_.may_lack_moves();
   say(job_.now());
-  TensorReport tensors(say);
+  TensorReport tensors(job_.run(), say);
   for (const auto& tensor : tensors_.all()) {
-    if (tensor != nullptr) tensors.add(*tensor, job_.run());
+    if (tensor != nullptr) tensors.add(*tensor);
   }
   tensors.flush();
 }
