@@ -21,7 +21,7 @@ class PendingDrops {
   void add(TensorId tensor, std::string name, Done done) {
     pending_.emplace(tensor, Pending{std::move(name), std::move(done)});
   }
-  // It has ended: calls its `done`, if it has one.
+  // It has ended: calls its `done`.
   void end(TensorId tensor);
   // Calls all that are pending.
   void fail(const Error& error);
