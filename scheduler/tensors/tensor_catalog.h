@@ -60,8 +60,8 @@ class TensorCatalog {
     PartitionId first;
     std::vector<LaneIndex> owners;
     std::uint64_t batch = 0;    // that servers have to confirm, of the TensorTable; 0: none
-    std::vector<bool> has_it;   // by rank, who has declared it; empty: all have
-    std::vector<bool> dropped;  // by rank, who has dropped it; not longer than needed
+    std::vector<bool> has_it;   // has_it[r]: rank r has declared the tensor; empty: all ranks have
+    std::vector<bool> dropped;  // dropped[r]: rank r has dropped the tensor; no rank past its end has
   };
 
   explicit TensorCatalog(Config config);

@@ -1,8 +1,8 @@
 // Tensors that ranks have dropped (decision 0034).
 //
-//   some have dropped it   servers hear of it, so that no round waits for them
-//   all who stay have      it is ending: its servers free it, and acknowledge that
-//   all servers have       ranks forget it, and it leaves the catalog
+//   some ranks have dropped it   its servers get WorkerLeft: no round waits for those ranks
+//   all who stay have            it is ending: its servers free it, and acknowledge that
+//   all servers have             ranks forget it, and it leaves the catalog
 //
 // A tensor that has failed is at no server any more. While partitions move nothing ends, and nothing is said
 // to servers: their new owners hear of it afterwards.

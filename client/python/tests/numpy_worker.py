@@ -128,7 +128,7 @@ def quarrel():
 
 
 def one_drops():
-    """The others learn who has, and it is none of theirs any more when all have."""
+    """A push_pull of another rank fails, and names the rank that dropped. The drop ends when all ranks have dropped."""
     with bps.Client() as client:
         for step in range(10):
             tensor, who = checked(client, 100_000), step % client.world_size

@@ -11,9 +11,10 @@
 // was one.
 //
 // Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
-// operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
-// the loop did not come to, or did not end, ends with `closed` in end_left(), or as that is told. Starting
-// one without memory throws, and changes nothing.
+// operation per tensor, so never more notes than tensors, and as many releases. Failure: end_left() ends
+// each operation that the loop has not begun or has not ended. The error is `closed`. If the GPU has not come
+// to rest, operations that have begun in its memory end with the GPU's error. Starting an operation without
+// memory throws, and changes nothing.
 #pragma once
 
 #include <atomic>
