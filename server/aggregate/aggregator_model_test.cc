@@ -491,6 +491,15 @@ class AsyncWorld : public World {
   }
 };
 
+// Of at most 6 workers.
+AsyncWorld async_world(unsigned seed, std::uint32_t least_workers) {
+  std::mt19937 random(seed);
+  const auto workers = static_cast<std::uint32_t>(least_workers + random() % (7 - least_workers));
+  const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+  const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
+  return AsyncWorld(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+}
+
 TEST_CASE("random synchronous worlds: exact sums, once each, memory back to zero") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
@@ -522,11 +531,7 @@ TEST_CASE("random synchronous worlds in which workers die: the others go on, and
 TEST_CASE("random asynchronous worlds in which workers die: the bound counts the others") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
-    std::mt19937 random(seed);
-    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
-    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
-    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
-    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    AsyncWorld world = async_world(seed, 2);
     world.let_die(1);
     world.run();
   }
@@ -556,11 +561,7 @@ TEST_CASE("random asynchronous worlds in which workers drop the tensor: the boun
   std::size_t drops = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
-    std::mt19937 random(seed);
-    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
-    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
-    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
-    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    AsyncWorld world = async_world(seed, 2);
     world.let_drop();
     if (seed % 2 == 1) world.let_die(1);
     world.run();
@@ -572,11 +573,7 @@ TEST_CASE("random asynchronous worlds in which workers drop the tensor: the boun
 TEST_CASE("random asynchronous worlds: every delta counts once, staleness holds") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
-    std::mt19937 random(seed);
-    const auto workers = static_cast<std::uint32_t>(1 + random() % 6);
-    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
-    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
-    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    AsyncWorld world = async_world(seed, 1);
     world.run();
   }
 }

@@ -20,18 +20,7 @@ class ClusterTest(WorkerTest):
         scheduler = self.scheduler()
         daemons = [scheduler, *(self.server(scheduler, "--memory-max", "14MiB", "--shards", "1") for _ in range(2))]
         workers = self.python_workers(scheduler, 3, "drops")
-        sizes = []
-        for step in (20, 199):
-            for worker in workers:
-                worker.wait_line(f"step {step}$")
-            sizes.append([self.resident(process) for process in (*daemons, *workers)])
-            for worker in workers:
-                worker.say()
-        for worker in workers:
-            self.assert_status(worker, 0)
-        for before, after in zip(*sizes):
-            self.assertLess(after - before, 16 << 20, sizes)
-
+        self.assert_no_growth([*daemons, *workers], workers, ["step 20$", "step 199$"], 16 << 20)
 
     def test_drops(self):
         """Without a wait between them, over every way to the servers."""

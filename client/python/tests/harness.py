@@ -39,6 +39,20 @@ class WorkerTest(daemons.DaemonTest):
         status = pathlib.Path(f"/proc/{process.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
+    def assert_no_growth(self, processes: List[Any], workers: List[Any], lines: List[str], limit: int) -> None:
+        """Each worker prints the two lines, and reads one after each. Between them no process grows by `limit` bytes."""
+        sizes = []
+        for line in lines:
+            for worker in workers:
+                worker.wait_line(line)
+            sizes.append([self.resident(process) for process in processes])
+            for worker in workers:
+                worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0)
+        for before, after in zip(*sizes):
+            self.assertLess(after - before, limit, sizes)
+
     def assert_told(self, worker: Any, status: int, pattern: str, limit: float = daemons.SILENCE) -> None:
         """A worker says why it ends, so soon; how long a process with PyTorch in it takes to be gone is not ours."""
         worker.wait_line(pattern, limit)

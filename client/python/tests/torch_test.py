@@ -46,17 +46,7 @@ class TorchTest(CasesTest):
         scheduler = self.scheduler()
         servers = [self.server(scheduler, "--memory-max", "6MiB", "--shards", "1") for _ in range(2)]
         workers = self.python_workers(scheduler, 2, "folds:40")
-        sizes = []
-        for fold in (10, 39):
-            for worker in workers:
-                worker.wait_line(f"fold {fold}$")
-            sizes.append([self.resident(process) for process in (*servers, *workers)])
-            for worker in workers:
-                worker.say()
-        for worker in workers:
-            self.assert_status(worker, 0)
-        for before, after in zip(*sizes):
-            self.assertLess(after - before, 12 << 20, sizes)
+        self.assert_no_growth([*servers, *workers], workers, ["fold 10$", "fold 39$"], 12 << 20)
 
     def test_frozen(self):
         scheduler = self.scheduler()

@@ -27,6 +27,15 @@ struct Dropping : Moving {
   static DropTensors message(std::vector<TensorId> tensors) {
     return {0, JobRun{kRun}, std::move(tensors), {}};
   }
+  // The tensor is dropped after a round and moves to lane 1, whose server fetches its partition 0.
+  void dropped_and_fetched() {
+    first_round();
+    dropped();
+    move();
+    CHECK(resume(1) == rounds({{0, 1}, {2, 1}}));
+    resumed(1, 0, 1, kSlice);
+    lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
+  }
   void end() { scheduler().deliver(message({tensor})); }
   Status begin() { return engine.begin(push_pull_of(tensor, in, out, Operation::sum, into(outcome))); }
   void reconnect() {
@@ -122,12 +131,7 @@ TEST_CASE("drop: a tensor that this rank uses does not end") {
 
 TEST_CASE("drop: until it has ended it is kept for others") {
   Dropping c;
-  c.first_round();
-  c.dropped();
-  c.move();
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, 1}}));
-  c.resumed(1, 0, 1, kSlice);
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
+  c.dropped_and_fetched();
   const bool is_sent = GENERATE(true, false);
   CHECK(c.retained(1, &c.payload, is_sent).error.code == ErrorCode::ok);
   CHECK(c.payload == bytes_of(kSlice, 9));
@@ -162,12 +166,7 @@ TEST_CASE("drop: until it has ended it is kept for others") {
 
 TEST_CASE("drop: of what has ended only what a server still reads is here, and it ends once") {
   Dropping c;
-  c.first_round();
-  c.dropped();
-  c.move();
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, 1}}));
-  c.resumed(1, 0, 1, kSlice);
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
+  c.dropped_and_fetched();
   CHECK(c.retained(1, nullptr, false).error.code == ErrorCode::ok);
   c.end();
   c.end();
