@@ -5,6 +5,7 @@
 
 #include "bench/commands/subcommands.h"
 #include "bench/gpu/gpu_floor.h"
+#include "client/src/gpu/driver/real_cuda.h"
 #include "client/src/gpu/nccl/real_nccl.h"
 #include "proto/base/config/config.h"
 
