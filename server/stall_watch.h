@@ -35,7 +35,7 @@ class StallWatch {
   struct Job {
     std::string name;
     std::map<Rank, std::string> hosts;
-    std::map<std::pair<TensorId, bool>, Round> told;
+    std::map<std::pair<TensorId, RoundStage>, Round> told;
   };
 
   std::string line(const Job& job, const OpenRound& round, const TensorNames& names) const;

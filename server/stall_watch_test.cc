@@ -24,7 +24,8 @@ StallWatch watch_of(std::uint32_t workers) {
 OpenRounds open_rounds(std::uint32_t tensors, std::uint64_t round) {
   OpenRounds open;
   for (std::uint32_t tensor = 0; tensor < tensors; ++tensor)
-    open.rounds.push_back({TensorId{tensor}, Round{round}, 10'300, false, 1, 4, 2, {Rank{1}, Rank{2}}});
+    open.rounds.push_back(
+        {TensorId{tensor}, Round{round}, 10'300, RoundStage::push, 1, 4, 2, {Rank{1}, Rank{2}}});
   return open;
 }
 
@@ -46,13 +47,23 @@ TEST_CASE("stall watch: a round is told once, with who is missing") {
 TEST_CASE("stall watch: partitions that have moved wait for workers to resume, whatever their rounds") {
   StallWatch watch = watch_of(4);
   OpenRounds open = open_rounds(1, 3);
-  open.rounds[0].resuming = true;
+  open.rounds[0].stage = RoundStage::resume;
   CHECK(
       watch.look(kRun, open, kNames)[0] ==
       "job 'resnet50': layer1.weight, which has moved here, waits for 10.3 s: 2 of 4 resumed, missing rank 1 "
       "and rank 2 (host gpu-2)");
   open.rounds[0].round = Round{4};
   CHECK(watch.look(kRun, open, kNames).empty());
+}
+
+TEST_CASE("stall watch: a round whose answer is not stored names who lacks it") {
+  StallWatch watch = watch_of(4);
+  OpenRounds open = open_rounds(1, 3);
+  open.rounds[0].stage = RoundStage::store;
+  CHECK(
+      watch.look(kRun, open, kNames)[0] ==
+      "job 'resnet50': round 3 of layer1.weight waits for 10.3 s: it is complete, and not over at rank 1 and "
+      "rank 2 (host gpu-2)");
 }
 
 TEST_CASE("stall watch: many tensors are counted, and told in their turn") {

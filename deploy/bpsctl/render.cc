@@ -34,6 +34,7 @@ const char* text_of(WaitKind kind) {
     case WaitKind::move: return "move";
     case WaitKind::server: return "server";
     case WaitKind::drop: return "drop";
+    case WaitKind::store: return "store";
     case WaitKind::link: break;
   }
   return "link";

@@ -26,7 +26,8 @@ const char* name_of(const Message& message) {
       "Resumed",      "Fetch",       "Retained",     "Settle",       "Settled",       "Challenge",
       "Proof",        "Attached",    "Shrunk",       "HelloAdmin",   "AskOpenRounds", "OpenRounds",
       "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",         "Drained",
-      "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch",   "EndCluster",    "ClusterEnded"};
+      "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch",   "EndCluster",    "ClusterEnded",
+      "Stored"};
   return kNames[message.index()];
 }
 

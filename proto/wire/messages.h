@@ -415,6 +415,8 @@ struct StoredRounds {
   Round round;                // the first one that is not over here: all before it are stored, or have failed
   std::uint64_t version = 0;  // async: of the last answer, which is kept; 0: there was none
   std::uint32_t broadcasts = 0;  // async: those that have been answered here
+  // Sync: the answer of the round before it, or its error, is kept for others. Not of a confirmed round.
+  bool kept = true;
   friend bool operator==(const StoredRounds&, const StoredRounds&) = default;
 };
 
@@ -425,6 +427,21 @@ struct Resume {
   Generation generation;
   std::vector<StoredRounds> partitions;
   friend bool operator==(const Resume&, const Resume&) = default;
+};
+
+struct PartitionRound {
+  PartitionId partition;
+  Round round;
+  friend bool operator==(const PartitionRound&, const PartitionRound&) = default;
+};
+
+// worker -> server, of confirmed rounds (RoundCall): what this worker takes of them it has.
+struct Stored {
+  JobRun job_run;
+  Epoch epoch;
+  Generation generation;
+  std::vector<PartitionRound> rounds;
+  friend bool operator==(const Stored&, const Stored&) = default;
 };
 
 // server -> worker: all have resumed. `round` is open: push it; the answer to the one before it follows if it
@@ -534,7 +551,7 @@ using AnyMessage =
                  RoundFailed, TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled,
                  Challenge, Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits,
                  AskCluster, ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch,
-                 EndCluster, ClusterEnded>;
+                 EndCluster, ClusterEnded, Stored>;
 inline constexpr std::size_t kMessageCount = std::variant_size_v<AnyMessage>;
 
 // A variant whose copies, moves, comparison and end are compiled once, in messages.cc: inline, each file that

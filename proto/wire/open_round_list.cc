@@ -26,11 +26,12 @@ std::vector<Rank> in_one_of(const std::vector<Rank>& a, const std::vector<Rank>&
 
 void OpenRoundList::add(OpenRound round) {
   std::sort(round.missing.begin(), round.missing.end());
-  const auto [place, is_new] = rounds_.try_emplace({round.tensor, round.resuming}, round);
+  const auto [place, is_new] = rounds_.try_emplace({round.tensor, round.stage}, round);
   if (is_new) return;
   OpenRound& known = place->second;
-  if (round.round > known.round && !round.resuming) return;
-  if (round.round < known.round && !round.resuming) {
+  const bool is_resuming = round.stage == RoundStage::resume;
+  if (round.round > known.round && !is_resuming) return;
+  if (round.round < known.round && !is_resuming) {
     known = std::move(round);
     return;
   }

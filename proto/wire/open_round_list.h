@@ -25,7 +25,7 @@ class OpenRoundList {
   OpenRounds take(std::uint64_t request, std::uint64_t older_than_ms = 0);
 
  private:
-  std::map<std::pair<TensorId, bool>, OpenRound> rounds_;
+  std::map<std::pair<TensorId, RoundStage>, OpenRound> rounds_;
   std::uint32_t more_ = 0;
 };
 

@@ -6,9 +6,9 @@ namespace bps {
 namespace {
 
 OpenRound open_round(std::uint32_t tensor, std::uint64_t round, std::uint64_t age_ms,
-                     std::vector<Rank> missing, bool resuming = false) {
+                     std::vector<Rank> missing, RoundStage stage = RoundStage::push) {
   const auto absent = static_cast<std::uint32_t>(missing.size());
-  return {TensorId{tensor}, Round{round}, age_ms, resuming, 1, 8, absent, std::move(missing)};
+  return {TensorId{tensor}, Round{round}, age_ms, stage, 1, 8, absent, std::move(missing)};
 }
 
 TEST_CASE("open rounds: who is missing at one partition is missing") {
@@ -19,7 +19,8 @@ TEST_CASE("open rounds: who is missing at one partition is missing") {
   const OpenRounds out = list.take(9);
   CHECK(out.request == 9);
   REQUIRE(out.rounds.size() == 1);
-  const OpenRound all{TensorId{1}, Round{5}, 300, false, 3, 8, 2, {Rank{3}, Rank{6}}, {Rank{3}, Rank{6}}};
+  const OpenRound all{TensorId{1},        Round{5},          300, RoundStage::push, 3, 8, 2,
+                      {Rank{3}, Rank{6}}, {Rank{3}, Rank{6}}};
   CHECK(out.rounds[0] == all);
   CHECK(list.take(9).rounds.empty());
 }
@@ -54,13 +55,13 @@ TEST_CASE("open rounds: only the oldest round of a tensor counts") {
 TEST_CASE("open rounds: partitions that have moved stand apart") {
   OpenRoundList list;
   list.add(open_round(1, 5, 100, {Rank{2}}));
-  list.add(open_round(1, 0, 200, {Rank{1}}, true));
-  list.add(open_round(1, 5, 250, {Rank{0}}, true));
+  list.add(open_round(1, 0, 200, {Rank{1}}, RoundStage::resume));
+  list.add(open_round(1, 5, 250, {Rank{0}}, RoundStage::resume));
   const OpenRounds out = list.take(0);
   REQUIRE(out.rounds.size() == 2);
-  CHECK(out.rounds[0].resuming);
+  CHECK(out.rounds[0].stage == RoundStage::resume);
   CHECK(out.rounds[0].missing == std::vector{Rank{0}, Rank{1}});
-  CHECK_FALSE(out.rounds[1].resuming);
+  CHECK(out.rounds[1].stage == RoundStage::push);
 }
 
 TEST_CASE("open rounds: the oldest first, young ones not, and no more than may be named") {

@@ -35,16 +35,24 @@ struct AskOpenRounds {  // scheduler -> server; an unknown run has none
   friend bool operator==(const AskOpenRounds&, const AskOpenRounds&) = default;
 };
 
+// What an open round waits for.
+enum class RoundStage : std::uint8_t {
+  push = 0,    // contributions
+  resume = 1,  // the partitions have moved here, and not all workers have resumed
+  store = 2,   // a confirmed round: what a taker needs, or its report that it has stored the answer
+};
+inline constexpr std::uint8_t kRoundStageCount = 3;
+
 // The oldest one of a tensor at this server: over all of its partitions that are in this round.
 struct OpenRound {
   TensorId tensor;
   Round round;
-  std::uint64_t age_ms = 0;      // since the first worker came to it
-  bool resuming = false;         // the partitions have moved here, and not all workers have resumed; no round
-  std::uint32_t partitions = 0;  // that wait so
-  std::uint32_t expected = 0;    // workers whose contributions it takes
-  std::uint32_t absent = 0;      // of them, those whose contribution is not here
-  std::vector<Rank> missing;     // the lowest ranks of these, at most kMaxMissingNamed
+  std::uint64_t age_ms = 0;  // since the first worker came to it
+  RoundStage stage = RoundStage::push;
+  std::uint32_t partitions = 0;    // that wait so
+  std::uint32_t expected = 0;      // workers that take part in it
+  std::uint32_t absent = 0;        // of them, those for which it waits
+  std::vector<Rank> missing;       // the lowest ranks of these, at most kMaxMissingNamed
   std::vector<Rank> partial = {};  // of these, those that are here for other partitions
   friend bool operator==(const OpenRound&, const OpenRound&) = default;
 };
@@ -105,8 +113,9 @@ enum class WaitKind : std::uint8_t {
   link = 7,         // of a worker to a server, which `missing` names: it is cut, and its end may be lost
   server = 8,       // which `missing` names, with `partitions` of the job: it does not answer
   drop = 9,         // ranks have not dropped `tensor`, or its servers have not freed it
+  store = 10,       // round `number` of `tensor`, which is complete, for takers to store the answer
 };
-inline constexpr std::uint8_t kWaitKindCount = 10;
+inline constexpr std::uint8_t kWaitKindCount = 11;
 
 struct Wait {
   std::string job;

@@ -5,13 +5,17 @@
 namespace bps {
 namespace {
 
+std::string list_missing(const Wait& wait) {
+  const auto named = static_cast<std::uint32_t>(wait.missing.size());
+  return list_text(wait.missing, wait.absent > named ? wait.absent - named : 0);
+}
+
 std::string counted(const Wait& wait, const char* whom, const char* have_done) {
   std::string text = wait.absent == 0 ? fmt::format("all {}{} {}", wait.expected, whom, have_done)
                                       : fmt::format("{} of {}{} {}", wait.expected - wait.absent,
                                                     wait.expected, whom, have_done);
   if (wait.missing.empty()) return text;
-  const auto named = static_cast<std::uint32_t>(wait.missing.size());
-  return text + ", missing " + list_text(wait.missing, wait.absent > named ? wait.absent - named : 0);
+  return text + ", missing " + list_missing(wait);
 }
 
 std::string circle(const Wait& wait) {
@@ -81,6 +85,9 @@ std::string to_string(const Wait& wait) {
                          wait.partitions == 1 ? "" : "s", list_text(wait.missing));
     case WaitKind::drop:
       return fmt::format("the drop of {}: {}", wait.tensor, counted(wait, "", "dropped it"));
+    case WaitKind::store:
+      return fmt::format("round {} of {}, which is complete and not over at {}", wait.number, wait.tensor,
+                         list_missing(wait));
     case WaitKind::link: break;
   }
   return fmt::format("a link that is cut, between {}", list_text(wait.missing));

@@ -72,6 +72,9 @@ TEST_CASE("wait text: every kind says what it waits for") {
   CHECK(text(WaitKind::declaration) ==
         "the declaration of layer1.weight: 1 of 2 servers confirmed it" + server);
   CHECK(text(WaitKind::drop) == "the drop of layer1.weight: 1 of 2 dropped it" + server);
+  CHECK_THAT(
+      text(WaitKind::store),
+      Catch::StartsWith("round 812 of layer1.weight, which is complete and not over at server 2 (last"));
   CHECK(text(WaitKind::move) == "partitions that move: 1 of 2 servers confirmed them" + server);
   CHECK_THAT(text(WaitKind::server),
              Catch::Contains(" at server 2 (last seen") && Catch::EndsWith("), which does not answer"));

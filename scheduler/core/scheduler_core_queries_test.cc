@@ -22,7 +22,7 @@ AskWaits about(std::uint64_t request, Subject subject = Subject::everything, std
 
 OpenRound open_round(std::vector<Rank> missing, std::uint64_t age_ms = 10'400) {
   const auto absent = static_cast<std::uint32_t>(missing.size());
-  return {TensorId{0}, Round{812}, age_ms, false, 1, 3, absent, std::move(missing)};
+  return {TensorId{0}, Round{812}, age_ms, RoundStage::push, 1, 3, absent, std::move(missing)};
 }
 
 // What the server says to all queries that it has.
@@ -147,7 +147,7 @@ TEST_CASE("queries: why a rank does not come: what it has not declared, and what
     h.say(worker, declare_one(2, "c", 100));    // tensor 1
   h.say(workers[1], declare_one(3, "a", 100));  // tensor 2
   const auto round = [](std::uint32_t tensor, std::uint64_t age_ms, Rank missing) {
-    return OpenRound{TensorId{tensor}, Round{7}, age_ms, false, 1, 2, 1, {missing}};
+    return OpenRound{TensorId{tensor}, Round{7}, age_ms, RoundStage::push, 1, 2, 1, {missing}};
   };
   const std::vector<OpenRound> open{round(0, 12'000, Rank{1}), round(2, 11'000, Rank{0})};
   SECTION("to a rank, about its tensor") {
@@ -196,7 +196,7 @@ TEST_CASE("queries: a rank at a barrier and one that waits for its tensor wait f
   h.run(1s);
   h.say(workers[1], Barrier{0});
   h.run(11s);
-  const std::vector<OpenRound> open{{TensorId{0}, Round{7}, 12'000, false, 1, 2, 1, {Rank{1}}}};
+  const std::vector<OpenRound> open{{TensorId{0}, Round{7}, 12'000, RoundStage::push, 1, 2, 1, {Rank{1}}}};
   SECTION("to the one at the barrier") {
     h.say(workers[1], about(30, Subject::barrier));
     answer(h, server, open);

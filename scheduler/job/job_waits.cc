@@ -227,15 +227,16 @@ Wait JobWaits::wait_of(const OpenRound& open, const RoundCycles& cycles, const S
   std::vector<Party> missing;
   for (const Rank rank : open.missing) {
     missing.push_back(party(rank, silence));
-    if (!open.resuming) note_cause(missing.back(), open, cycles);
+    if (open.stage == RoundStage::push) note_cause(missing.back(), open, cycles);
   }
-  Wait out = wait(open.resuming ? WaitKind::resume : WaitKind::round, std::move(missing), open.expected);
+  constexpr WaitKind kKinds[kRoundStageCount] = {WaitKind::round, WaitKind::resume, WaitKind::store};
+  Wait out = wait(kKinds[static_cast<std::size_t>(open.stage)], std::move(missing), open.expected);
   out.absent = open.absent;
-  out.number = open.resuming ? 0 : open.round.value;
+  out.number = open.stage == RoundStage::resume ? 0 : open.round.value;
   out.age_ms = open.age_ms;
   out.partitions = open.partitions;
   out.tensor = name_of(open.tensor);
-  if (!open.resuming) out.cycle_ms = cycles.age_ms(open);
+  if (open.stage == RoundStage::push) out.cycle_ms = cycles.age_ms(open);
   return out;
 }
 

@@ -27,13 +27,13 @@ RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(T
 
 bool RoundCycles::is_same(const OpenRound& a, const OpenRound& b) const {
   if (&a == barrier_.get() || &b == barrier_.get()) return &a == &b;
-  return a.tensor == b.tensor && a.resuming == b.resuming;
+  return a.tensor == b.tensor && a.stage == b.stage;
 }
 
 // All partitions are in this round, and all who are missing are named.
 bool RoundCycles::is_whole(const OpenRound& round) const {
   if (&round == barrier_.get()) return true;
-  return !round.resuming && round.absent == round.missing.size() &&
+  return round.stage == RoundStage::push && round.absent == round.missing.size() &&
          round.partitions == partitions_of_(round.tensor);
 }
 

@@ -11,7 +11,7 @@ constexpr std::uint32_t kPartitions = 3;  // of each tensor
 // Of a job of four ranks.
 OpenRound round(std::uint32_t tensor, std::uint64_t age_ms, std::vector<Rank> missing) {
   const auto absent = static_cast<std::uint32_t>(missing.size());
-  return {TensorId{tensor}, Round{7}, age_ms, false, kPartitions, 4, absent, std::move(missing)};
+  return {TensorId{tensor}, Round{7}, age_ms, RoundStage::push, kPartitions, 4, absent, std::move(missing)};
 }
 
 RoundCycles cycles_of(const OpenRounds& rounds) {
@@ -128,7 +128,7 @@ TEST_CASE("round cycles: what is not known, or moves, makes none") {
   OpenRounds open = two();
   SECTION("a server has not named all who are missing") { open.rounds[1].absent = 2; }
   SECTION("or not all rounds") { open.more = 1; }
-  SECTION("partitions move") { open.rounds[1].resuming = true; }
+  SECTION("partitions move") { open.rounds[1].stage = RoundStage::resume; }
   SECTION("the other one is not there") { open.rounds.pop_back(); }
   CHECK(cycles_of(open).age_ms(open.rounds[0]) == 0);
   const OpenRounds nothing;

@@ -20,7 +20,7 @@ ServerQueries::Target target(std::vector<ServerId> servers, JobRun run = kRun) {
 }
 
 OpenRounds open_rounds(std::uint64_t request, std::uint32_t tensor, std::uint64_t age_ms, Rank missing) {
-  return {request, {{TensorId{tensor}, Round{5}, age_ms, false, 1, 4, 1, {missing}}}, 0};
+  return {request, {{TensorId{tensor}, Round{5}, age_ms, RoundStage::push, 1, 4, 1, {missing}}}, 0};
 }
 
 // What one asks who waits for tensor 1: about it, and about all that others do instead.

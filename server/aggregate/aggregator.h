@@ -82,7 +82,7 @@ struct Action {
   Kind kind = Kind::answer;
   std::uint32_t contributor = 0;  // whom to tell
   Round round;                    // resumed: the open one; async: the contributor's own
-  Payload payload;                // answer: raw elements; none for who has them, the root of a broadcast
+  Payload payload;                // answer: raw elements; none for a giver: its part is over
   std::uint32_t pin = kNoPin;     // answer: give back with unpin() when the payload is sent or dropped
   std::uint32_t weight = 0;       // answer: ranks really summed
   // Async, of an answer, and the version of what is to be fetched: see Aggregate.
@@ -96,8 +96,8 @@ using Actions = std::vector<Action>;
 // A round that somebody waits for, and who has not done his part in it.
 struct OpenState {
   Round round;
-  bool resuming = false;              // in handoff; `round` is the highest that was named
-  std::vector<std::uint32_t> absent;  // contributors
+  RoundStage stage = RoundStage::push;  // resume: `round` is the highest that was named
+  std::vector<std::uint32_t> absent;    // contributors
 };
 
 // Where a payload goes.
@@ -138,6 +138,11 @@ class Aggregator {
   // The contributor has the results of all rounds before `stored.round`, and none later. A round that it has
   // asked for with begin() meanwhile must be the same one.
   virtual void resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) = 0;
+
+  // It has what it takes of the round (RoundCall::is_confirmed).
+  virtual void stored(std::uint32_t contributor, Round round, Actions& actions) {
+    (void)contributor, (void)round, (void)actions;
+  }
 
   // The result that the contributor was asked for with `fetch`. Like begin() and end(); never to a lane's
   // buffer.

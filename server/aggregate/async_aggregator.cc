@@ -21,6 +21,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (header.error.code != ErrorCode::ok) return header.error;
   const RoundCall& call = header.call;
   const bool broadcast = call.is_broadcast();
+  if (call.kind == RoundKind::reduce) return errors_.kind(contributor, header.round, call);
   if (call.operation == Operation::average) {
     return make_error(ErrorCode::configuration,
                       errors_.describe(header.round) + ": " + errors_.describe_rank(contributor) +
@@ -37,7 +38,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),
                                    [&](const Contributor& c) { return c.rank == call.root; });
-    if (root == contributors_.end()) return errors_.no_root(call.root, header.round);
+    if (root == contributors_.end()) return errors_.no_root(call, header.round);
     const std::uint32_t mine = states_[contributor].broadcasts + 1;
     const auto root_index = static_cast<std::uint32_t>(root - contributors_.begin());
     if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);
@@ -57,7 +58,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
 }
 
 Error AsyncAggregator::root_left_error(std::uint32_t root, Round round) const {
-  if (!contributors_[root].loss.empty()) return errors_.root_lost(root, round);
+  if (!contributors_[root].loss.empty()) return errors_.root_lost(root, RoundKind::broadcast, round);
   return errors_.root_left(root, round);
 }
 
@@ -374,12 +375,10 @@ void AsyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
 // for the slowest ones otherwise.
 bool AsyncAggregator::open_state(OpenState& out) const {
   out.absent.clear();
-  out.resuming = handoff_ != nullptr;
+  out.stage = handoff_ != nullptr ? RoundStage::resume : RoundStage::push;
   if (handoff_ != nullptr) {
     out.round = handoff_->highest();
-    for (std::uint32_t i = 0; i < states_.size(); ++i) {
-      if (handoff_->waits_for(i)) out.absent.push_back(i);
-    }
+    handoff_->name_absent(out.absent);
     return true;
   }
   const State* waiting = nullptr;
@@ -458,7 +457,7 @@ void AsyncAggregator::approach(Actions& actions) {
   if (newest == 0) return end_handoff(actions);
   const RoundHandoff::Holders holders =
       handoff_->holders([&](const RoundHandoff::Report& report) { return report.version == newest; });
-  if (holders.first != RoundHandoff::kNobody) {
+  if (holders.first != kNobody) {
     handoff_->ask(holders.first, Round{}, newest);
     emit(actions, Action::Kind::fetch, holders.first, Round{});
     actions.back().version = newest;

@@ -11,7 +11,8 @@ std::string open_state(const Bench& bench) {
   OpenState state;
   state.absent = {99};
   if (!bench.aggregator->open_state(state)) return "no";
-  std::string text = (state.resuming ? "resuming " : "round ") + std::to_string(state.round.value) + ":";
+  std::string text =
+      (state.stage == RoundStage::resume ? "resuming " : "round ") + std::to_string(state.round.value) + ":";
   for (const std::uint32_t contributor : state.absent)
     text += " " + std::to_string(contributor);
   return text;

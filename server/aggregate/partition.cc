@@ -1,6 +1,15 @@
 #include "server/aggregate/partition.h"
 
+#include <algorithm>
+
 namespace bps {
+
+std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCall& call) {
+  if (!call.has_root()) return kNobody;
+  const auto found = std::find_if(contributors.begin(), contributors.end(),
+                                  [&](const Contributor& c) { return c.holds(call.root); });
+  return found == contributors.end() ? kNobody : static_cast<std::uint32_t>(found - contributors.begin());
+}
 
 std::string to_string(const Contributor& contributor) {
   std::string text = "rank " + std::to_string(contributor.rank.value);

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
+#include "proto/base/round_call.h"
 #include "proto/reduce/reduce.h"
 #include "proto/wire/messages.h"
 
@@ -26,6 +28,10 @@ struct Contributor {
     return rank == other || std::find(members.begin(), members.end(), other) != members.end();
   }
 };
+
+inline constexpr std::uint32_t kNobody = 0xffffffff;  // no contributor
+// The contributor that holds the root of the call; kNobody: it has none, or no contributor holds it.
+std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCall& call);
 
 // "rank 4 (with 5, 6 of its host)"
 std::string to_string(const Contributor& contributor);

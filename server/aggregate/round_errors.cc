@@ -35,6 +35,13 @@ Error RoundErrors::type(std::uint32_t contributor, Round round, Operation operat
                     "use an integer tensor");
 }
 
+Error RoundErrors::kind(std::uint32_t contributor, Round round, const RoundCall& call) const {
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + describe_rank(contributor) + " calls " + to_string(call) +
+                        ", which an asynchronous tensor does not have",
+                    "declare the tensor synchronous, or use push_pull");
+}
+
 Error RoundErrors::dtype(std::uint32_t contributor, Round round, DType dtype) const {
   return make_error(ErrorCode::configuration,
                     describe(round) + ": " + describe_rank(contributor) + " pushes " +
@@ -74,11 +81,21 @@ Error RoundErrors::left(std::uint32_t contributor, Round round) const {
                         (drops ? "drops it" : "closes its client"));
 }
 
-Error RoundErrors::root_lost(std::uint32_t root, Round round) const {
-  return make_error(
-      ErrorCode::peer_lost,
-      describe(round) + " can never complete: the root of the broadcast is lost: " + contributors_[root].loss,
-      "broadcast from a rank that is there, or start the job again");
+namespace {
+
+// "the root of the broadcast"
+std::string root_of(RoundKind kind) { return std::string("the root of the ") + name_of(kind); }
+
+Error lost_root(RoundKind kind, const std::string& round, const std::string& why) {
+  return make_error(ErrorCode::peer_lost,
+                    round + " can never complete: " + root_of(kind) + " is lost: " + why,
+                    "use a rank that is there as root, or start the job again");
+}
+
+}  // namespace
+
+Error RoundErrors::root_lost(std::uint32_t root, RoundKind kind, Round round) const {
+  return lost_root(kind, describe(round), contributors_[root].loss);
 }
 
 Error RoundErrors::root_left(std::uint32_t root, Round round) const {
@@ -90,17 +107,13 @@ Error RoundErrors::root_left(std::uint32_t root, Round round) const {
       std::string("let the root broadcast before it ") + (drops ? "drops the tensor" : "closes its client"));
 }
 
-Error RoundErrors::no_root(Rank root, Round round) const {
-  if (shape_.had_losses) {
-    return make_error(ErrorCode::peer_lost,
-                      describe(round) + " can never complete: the root of the broadcast is lost: rank " +
-                          std::to_string(root.value) + " is not in the job any more",
-                      "broadcast from a rank that is there, or start the job again");
-  }
-  return make_error(ErrorCode::configuration,
-                    describe(round) + ": the root of the broadcast, rank " + std::to_string(root.value) +
-                        ", is not among the contributors",
-                    "use the rank of a worker of this job as root");
+Error RoundErrors::no_root(const RoundCall& call, Round round) const {
+  const std::string rank = "rank " + std::to_string(call.root.value);
+  if (shape_.had_losses) return lost_root(call.kind, describe(round), rank + " is not in the job any more");
+  return make_error(
+      ErrorCode::configuration,
+      describe(round) + ": " + root_of(call.kind) + ", " + rank + ", is not among the contributors",
+      "use the rank of a worker of this job as root");
 }
 
 Error RoundErrors::nobody_has(Round round) const {

@@ -18,9 +18,10 @@ bool RoundHandoff::allows(std::uint32_t contributor, Round round) const {
   return !report.named || report.next == round;
 }
 
-bool RoundHandoff::waits_for(std::uint32_t contributor) const {
-  const Report& report = reports_[contributor];
-  return (!report.named && !report.gone) || asked_ == contributor;
+void RoundHandoff::name_absent(std::vector<std::uint32_t>& absent) const {
+  for (std::uint32_t i = 0; i < reports_.size(); ++i) {
+    if ((!reports_[i].named && !reports_[i].gone) || asked_ == i) absent.push_back(i);
+  }
 }
 
 bool RoundHandoff::resume(std::uint32_t contributor, const StoredRounds& stored, bool pushed) {
@@ -32,6 +33,7 @@ bool RoundHandoff::resume(std::uint32_t contributor, const StoredRounds& stored,
   report.next = stored.round;
   report.version = std::max(report.version, stored.version);
   report.broadcasts = std::max(report.broadcasts, stored.broadcasts);
+  if (!pushed) report.kept = stored.kept;
   if (!std::exchange(report.named, true) && !report.gone) --missing_;
   return true;
 }
@@ -57,6 +59,28 @@ void RoundHandoff::died(std::uint32_t contributor) {
   if (!report.named && !report.gone) --missing_;
   report = {};
   report.gone = true;
+}
+
+RoundHandoff::Need RoundHandoff::need_last(const std::vector<bool>& left) {
+  if (!is_settled()) return Need::patience;
+  const Round open = highest();
+  bool lacking = false;
+  bool was_confirmed = false;
+  for (std::uint32_t i = 0; i < reports_.size(); ++i) {
+    const Report& report = reports_[i];
+    if (!report.named) continue;
+    lacking = lacking || (report.next.next() == open && !left[i]);
+    was_confirmed = was_confirmed || (report.next == open && !report.kept);
+  }
+  if (!lacking) return Need::nothing;
+  const Holders found =
+      holders([&](const Report& report) { return report.named && report.kept && report.next == open; });
+  if (found.first != kNobody) {
+    ask(found.first, Round{open.value - 1}, 0);
+    return Need::result;
+  }
+  if (found.may_return) return Need::patience;
+  return was_confirmed && result_.error.code == ErrorCode::ok ? Need::frames : Need::error;
 }
 
 void RoundHandoff::ask(std::uint32_t holder, Round round, std::uint64_t version) {

@@ -25,13 +25,12 @@ namespace bps {
 
 class RoundHandoff {
  public:
-  static constexpr std::uint32_t kNobody = 0xffffffff;
-
   struct Report {
     bool named = false;            // has resumed, which counts for ever
     Round next;                    // the first round that is not over there
     std::uint64_t version = 0;     // of an asynchronous value
     std::uint32_t broadcasts = 0;  // of an asynchronous value
+    bool kept = true;              // the result of the round before `next`, for others
     bool here = false;             // has resumed on its present lane, so that it can be asked
     bool pushed = false;           // on its present lane, and was refused
     bool gone = false;             // has left, and is not there any more
@@ -51,8 +50,8 @@ class RoundHandoff {
   Round highest() const;
   // The contributor could push this round: it has not named another one.
   bool allows(std::uint32_t contributor, Round round) const;
-  // It has neither resumed nor gone, or has been asked for the result.
-  bool waits_for(std::uint32_t contributor) const;
+  // Those that have neither resumed nor gone, or have been asked for the result.
+  void name_absent(std::vector<std::uint32_t>& absent) const;
   // All have resumed or gone, and nobody is being asked.
   bool is_settled() const { return missing_ == 0 && asked_ == kNobody; }
 
@@ -68,6 +67,13 @@ class RoundHandoff {
   void died(std::uint32_t contributor);
 
   // ---- the result that is fetched ----
+
+  // Of a synchronous partition: what is needed for those that are still in the round before the highest one.
+  // nothing: nobody is; result: asked() is asked for it; frames: it was a confirmed round, and they send
+  // their frames again; error: nobody has it.
+  enum class Need : std::uint8_t { patience, nothing, result, frames, error };
+  Need need_last(const std::vector<bool>& left);
+  std::uint32_t asked() const { return asked_; }
 
   template <class Predicate>
   Holders holders(Predicate&& has) const {

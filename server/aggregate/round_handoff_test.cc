@@ -20,11 +20,17 @@ bool begin(RoundHandoff& handoff, std::uint32_t contributor, const Retained& hea
 
 bool is_at_five(const RoundHandoff::Report& report) { return report.named && report.next == Round{5}; }
 
+std::vector<std::uint32_t> absent(const RoundHandoff& handoff) {
+  std::vector<std::uint32_t> absent;
+  handoff.name_absent(absent);
+  return absent;
+}
+
 TEST_CASE("handoff: settled when all have resumed or gone; the highest round counts") {
   RoundHandoff handoff(3);
   CHECK(handoff.resume(0, at(5), false));
   CHECK(handoff.resume(1, at(4), true));
-  CHECK(handoff.waits_for(2));
+  CHECK(absent(handoff) == std::vector<std::uint32_t>{2});
   CHECK_FALSE(handoff.is_settled());
   SECTION("resumed") { CHECK(handoff.resume(2, at(4), false)); }
   SECTION("gone, and nobody waits for what it resumes with") {
@@ -34,7 +40,7 @@ TEST_CASE("handoff: settled when all have resumed or gone; the highest round cou
   SECTION("died") { handoff.died(2); }
   CHECK(handoff.is_settled());
   CHECK(handoff.highest() == Round{5});
-  CHECK_FALSE(handoff.waits_for(2));
+  CHECK(absent(handoff).empty());
 }
 
 TEST_CASE("handoff: a contributor names one round") {
@@ -84,7 +90,7 @@ TEST_CASE("handoff: the result is asked of one that is here, then of the next") 
     CHECK(handoff.lost(0));
     CHECK(handoff.holders(is_at_five).first == 1);
     handoff.lost(1);
-    CHECK(handoff.holders(is_at_five).first == RoundHandoff::kNobody);
+    CHECK(handoff.holders(is_at_five).first == kNobody);
     CHECK(handoff.holders(is_at_five).may_return);
   }
   SECTION("it has it no more") {
@@ -95,7 +101,7 @@ TEST_CASE("handoff: the result is asked of one that is here, then of the next") 
     CHECK_FALSE(begin(handoff, 1, result));
     handoff.miss();
     CHECK(handoff.is_settled());
-    CHECK(handoff.holders(is_at_five).first == RoundHandoff::kNobody);
+    CHECK(handoff.holders(is_at_five).first == kNobody);
     CHECK_FALSE(handoff.holders(is_at_five).may_return);
   }
 }

@@ -48,6 +48,12 @@ bool RoundSum::is_complete() const {
   return is_broadcast() ? added_ + absent_ == parts_.size() : present_from(added_) == parts_.size();
 }
 
+void RoundSum::name_absent(std::vector<std::uint32_t>& absent) const {
+  for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+    if (phase(i) == Phase::none || phase(i) == Phase::cleared) absent.push_back(i);
+  }
+}
+
 // ---- what a contributor gives ----
 
 bool RoundSum::can_add(std::uint32_t contributor, bool announced) {

@@ -75,6 +75,9 @@ class RoundSum {
     return phase(contributor) == Phase::whole || phase(contributor) == Phase::added;
   }
   bool is_absent(std::uint32_t contributor) const { return phase(contributor) == Phase::absent; }
+  // Those that have not come. Who was refused for lack of room has come; who has been asked to send again has
+  // not done so.
+  void name_absent(std::vector<std::uint32_t>& absent) const;
   // The first that is not absent, from `contributor` on.
   std::uint32_t present_from(std::uint32_t contributor) const {
     while (contributor < parts_.size() && is_absent(contributor))

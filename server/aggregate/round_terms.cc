@@ -6,6 +6,28 @@
 
 namespace bps {
 
+Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
+  opener_ = contributor;
+  call_ = header.call;
+  count_ = header.count;
+  if (Error error = parted(header.round); error.code != ErrorCode::ok) return error;
+  return {};
+}
+
+// Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and
+// that is no fault of theirs.
+Error RoundTerms::parted(Round round) const {
+  if (parted_.code != ErrorCode::ok) return parted_;
+  const auto gone = std::find(left_.begin(), left_.end(), true);
+  if (gone == left_.end()) return {};
+  return errors_.left(static_cast<std::uint32_t>(gone - left_.begin()), round);
+}
+
+Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open) const {
+  Error error = parted(round);
+  return error.code != ErrorCode::ok ? error : errors_.order(contributor, round, open);
+}
+
 Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) const {
   const Round round = header.round;
   const RoundCall& call = header.call;
@@ -15,10 +37,6 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) cons
   if (header.count != count_) {
     return errors_.differ(round, opener_, fmt::format("{} of {} elements", to_string(call), count_),
                           contributor, fmt::format("{} of {}", to_string(call), header.count));
-  }
-  if (call.is_broadcast() && std::none_of(contributors_.begin(), contributors_.end(),
-                                          [&](const Contributor& c) { return c.holds(call.root); })) {
-    return errors_.no_root(call.root, round);
   }
   if (header.weight != contributors_[contributor].weight)
     return errors_.weight(contributor, round, header.weight);

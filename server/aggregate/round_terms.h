@@ -1,10 +1,12 @@
-// What a round is: what its first contributor calls, and whether the others call the same.
+// What a round is: what its first contributor calls, and whether the others call the same. If they do not, or
+// one of them calls nothing any more, no later round completes either.
 //
 // Owner: SyncAggregator, whose shape, contributors and errors it reads. Pure.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
@@ -18,24 +20,37 @@ class RoundTerms {
   // All outlive it.
   RoundTerms(const PartitionShape& shape, std::span<const Contributor> contributors,
              const RoundErrors& errors)
-      : shape_(shape), contributors_(contributors), errors_(errors) {}
+      : shape_(shape), contributors_(contributors), errors_(errors), left_(contributors.size()) {}
 
-  // A round begins, with this header.
-  void open(std::uint32_t contributor, const PushPull& header) {
-    opener_ = contributor;
-    call_ = header.call;
-    count_ = header.count;
-  }
+  // A round begins, with this header. An error: it cannot complete.
+  Status open(std::uint32_t contributor, const PushPull& header);
   // Also of the header that it began with.
   Status agree(std::uint32_t contributor, const PushPull& header) const;
 
+  // A round has failed with this error. If the ranks do not call the same, all later ones do, too.
+  void note_failed(const Error& error) {
+    if (error.code == ErrorCode::configuration && parted_.code == ErrorCode::ok) parted_ = error;
+  }
+  void note_left(std::uint32_t contributor) { left_[contributor] = true; }
+  // It had dropped the tensor: now it is lost like others.
+  void note_died(std::uint32_t contributor) { left_[contributor] = false; }
+  bool has_left(std::uint32_t contributor) const { return left_[contributor]; }
+  const std::vector<bool>& left() const { return left_; }
+  // Why a round fails that is neither the open one nor the one before it.
+  Error out_of_turn(std::uint32_t contributor, Round round, Round open) const;
+
  private:
+  // Why no round completes any more; ok: they do.
+  Error parted(Round round) const;
+
   const PartitionShape& shape_;
   const std::span<const Contributor> contributors_;
   const RoundErrors& errors_;
   std::uint32_t opener_ = 0;
   RoundCall call_;
   std::uint64_t count_ = 0;  // elements of the whole tensor
+  Error parted_;
+  std::vector<bool> left_;  // by contributor
 };
 
 }  // namespace bps

@@ -19,8 +19,8 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
       states_(contributors.size()),
       slots_(memory.slots, shape_.raw_bytes(), std::move(own.slot)),
       terms_(shape_, contributors_, errors_),
-      sum_(shape_, contributors_, memory_, slots_) {
-  last_.unstored = static_cast<std::uint32_t>(contributors.size());
+      sum_(shape_, contributors_, memory_, slots_),
+      last_(contributors_, errors_) {
   if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
 }
 
@@ -35,7 +35,10 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
     state.arrival = header.rendezvous ? Arrival::resumes_rendezvous : Arrival::resumes;
     return Destination{};
   }
-  if (!wants(contributor, header, bytes, actions)) return Destination{};
+  if (!wants(contributor, header, bytes, actions)) {
+    if (state.arrival != Arrival::again) return Destination{};
+    return Destination{Destination::Kind::memory, slots_.memory(header.round)};
+  }
   if (header.rendezvous) {
     state.arrival = Arrival::rendezvous;
     return Destination{};
@@ -46,6 +49,7 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
 bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
                           Actions& actions) {
   if (handoff_ != nullptr) return false;
+  if (is_last(header.round) && (last_.is_unknown() || last_.wants_from(contributor))) return false;
   // A scarce one cannot wait here.
   if (payload.scarce() && !is_turn(contributor, header)) return false;
   if (!wants(contributor, header, payload.bytes().size(), actions)) {
@@ -68,15 +72,16 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
   State& state = states_[contributor];
   BPS_ASSERT(state.arrival == Arrival::none);
   state.round = header.round;
-  if (is_last(header.round) && !state.stored) {
-    state.arrival = Arrival::retained;
+  if (is_last(header.round) && !last_.is_over(contributor)) {
+    state.arrival = again(contributor, header, bytes, actions);
     return false;
   }
   if (header.round != open_) {
-    refuse(contributor, out_of_turn(contributor, header.round));
+    state.arrival = Arrival::refused;
+    state.refusal = std::make_unique<Error>(terms_.out_of_turn(contributor, header.round, open_));
     return false;
   }
-  note_stored(contributor);
+  note_over(contributor, actions);
   if (Status agreed = agree(contributor, header, bytes); !agreed) {
     // The error becomes the result of the round, and that of this contributor when its payload is over.
     fail_round(agreed.error(), actions);
@@ -91,18 +96,33 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
   return true;
 }
 
+SyncAggregator::Arrival SyncAggregator::again(std::uint32_t contributor, const PushPull& header,
+                                              std::uint64_t bytes, Actions& actions) {
+  if (last_.is_unknown()) last_.recall(header.call, header.round);
+  if (!last_.wants_from(contributor)) return Arrival::retained;
+  if (header.rendezvous) return Arrival::again_rendezvous;
+  Error error = header.error;
+  if (error.code == ErrorCode::ok && bytes != shape_.raw_bytes())
+    error = errors_.length(contributor, header.round, bytes, shape_.raw_bytes());
+  if (error.code != ErrorCode::ok) {
+    last_.give_up(std::move(error));
+    reply_to_waiting(actions);
+    return Arrival::retained;
+  }
+  slots_.pin(header.round);
+  return Arrival::again;
+}
+
 Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) {
   if (!begun_) {
     begun_ = true;
-    terms_.open(contributor, header);
     sum_.open(open_, header.call);
-    if (parted_.code != ErrorCode::ok) return parted_;
-    if (const std::uint32_t gone = first_left(); gone < states_.size()) return errors_.left(gone, open_);
+    if (Status may_open = terms_.open(contributor, header); !may_open) return may_open;
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   if (Status agreed = terms_.agree(contributor, header); !agreed) return agreed;
-  const bool is_empty = sum_.is_broadcast() && !sum_.is_root(contributor);
-  const std::size_t expected = is_empty ? 0 : shape_.raw_bytes();
+  const bool gives = header.call.gives(sum_.is_root(contributor));
+  const std::size_t expected = gives ? shape_.raw_bytes() : 0;
   if (header.rendezvous || bytes == expected) return {};
   return errors_.length(contributor, open_, bytes, expected);
 }
@@ -160,24 +180,6 @@ Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes
   return Destination{Destination::Kind::memory, room};
 }
 
-void SyncAggregator::refuse(std::uint32_t contributor, Error error) {
-  refusals_.emplace_back(contributor, std::move(error));
-  states_[contributor].arrival = Arrival::refused;
-}
-
-// Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and
-// that is no fault of theirs.
-Error SyncAggregator::out_of_turn(std::uint32_t contributor, Round round) const {
-  if (parted_.code != ErrorCode::ok) return parted_;
-  const std::uint32_t gone = first_left();
-  return gone < states_.size() ? errors_.left(gone, round) : errors_.order(contributor, round, open_);
-}
-
-std::uint32_t SyncAggregator::first_left() const {
-  const auto gone = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.left; });
-  return static_cast<std::uint32_t>(gone - states_.begin());
-}
-
 void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
   State& state = states_[contributor];
   const Arrival arrival = state.arrival;
@@ -186,10 +188,12 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   if (arrival == Arrival::resumes || arrival == Arrival::resumes_rendezvous) {
     return end_in_handoff(contributor, actions);
   }
+  if (arrival == Arrival::again || arrival == Arrival::again_rendezvous)
+    return end_again(contributor, actions);
   if (arrival == Arrival::retained || state.round != open_) {
     // Over meanwhile: complete before it was sent again, or failed while it was arriving.
     release_arrival(contributor);
-    reply_retained(contributor, state.round, actions);
+    reply_last(contributor, state.round, actions);
     advance(actions);
     return;
   }
@@ -217,13 +221,25 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
 }
 
 void SyncAggregator::end_refused(std::uint32_t contributor, Actions& actions) {
-  const auto refusal = std::find_if(refusals_.begin(), refusals_.end(),
-                                    [&](const auto& entry) { return entry.first == contributor; });
-  BPS_ASSERT(refusal != refusals_.end());
   State& state = states_[contributor];
-  emit(actions, Action::Kind::failed, contributor, state.round, std::move(refusal->second));
-  refusals_.erase(refusal);
+  const std::unique_ptr<Error> refusal = std::move(state.refusal);
   state.arrival = Arrival::none;
+  emit(actions, Action::Kind::failed, contributor, state.round, std::move(*refusal));
+}
+
+void SyncAggregator::end_again(std::uint32_t contributor, Actions& actions) {
+  const Arrival arrival = states_[contributor].arrival;
+  const Round round = states_[contributor].round;
+  release_arrival(contributor);
+  if (is_last(round) && last_.wants_from(contributor)) {
+    if (arrival == Arrival::again_rendezvous)
+      return emit(actions, Action::Kind::clear_to_send, contributor, round);
+    slots_.set_aggregate(round, slots_.memory(round));
+    last_.give();
+    reply_to_waiting(actions);
+  }
+  reply_last(contributor, round, actions);
+  advance_starved(actions);
 }
 
 void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
@@ -241,7 +257,7 @@ void SyncAggregator::set_aside(std::uint32_t contributor, const std::byte* bytes
 
 void SyncAggregator::release_arrival(std::uint32_t contributor) {
   State& state = states_[contributor];
-  if (state.arrival == Arrival::slot) {
+  if (state.arrival == Arrival::slot || state.arrival == Arrival::again) {
     slots_.unpin(state.round);
     release_stale_slots();
   }
@@ -269,7 +285,7 @@ void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
   for (std::uint32_t i = 0; i < spoiled; ++i) {
     const State& state = states_[i];
     if (state.dead) continue;
-    if (state.left) return fail_round(errors_.left(i, open_), actions);
+    if (terms_.has_left(i)) return fail_round(errors_.left(i, open_), actions);
     if (!state.awaiting) continue;
     sum_.refuse(i);
     emit(actions, Action::Kind::not_ready, i, open_);
@@ -283,10 +299,8 @@ void SyncAggregator::recall(Actions& actions) {
   const std::uint32_t lowest = sum_.present_from(0);
   if (sum_.is_broadcast() || ready <= lowest) {
     // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
-    for (std::uint32_t i = 0; sum_.is_broadcast() && i < count; ++i) {
-      if (sum_.is_root(i)) ask_for_slot(i, actions);
-    }
-    if (!sum_.is_broadcast() && lowest < count) ask_for_slot(lowest, actions);
+    const std::uint32_t first = sum_.is_broadcast() ? find_root(contributors_, sum_.call()) : lowest;
+    if (first < count && is_to_be_asked(first) && may_have_slot()) ask(first, actions);
     return;
   }
   // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
@@ -297,10 +311,6 @@ void SyncAggregator::recall(Actions& actions) {
     if (with_room && sum_.make_room(i) == nullptr) return;
     ask(i, actions);
   }
-}
-
-void SyncAggregator::ask_for_slot(std::uint32_t contributor, Actions& actions) {
-  if (is_to_be_asked(contributor) && may_have_slot()) ask(contributor, actions);
 }
 
 bool SyncAggregator::is_to_be_asked(std::uint32_t contributor) const {
@@ -316,20 +326,16 @@ void SyncAggregator::ask(std::uint32_t contributor, Actions& actions) {
 // ---- what comes of it ----
 
 void SyncAggregator::complete(Actions& actions) {
-  const Round round = open_;
-  const bool broadcast = sum_.is_broadcast();
-  last_.error = {};
-  last_.weight = broadcast ? 0 : sum_.weight();
-  last_.root = kNobody;
-  for (std::uint32_t i = 0; broadcast && i < states_.size(); ++i) {
-    if (!sum_.is_root(i)) continue;
-    // Not before all have come: nobody is to miss the round before because this one is over at once.
-    if (sum_.is_absent(i)) return fail_round(errors_.root_lost(i, open_), actions);
-    last_.root = i;
-    last_.weight = contributors_[i].weight;
-  }
+  const RoundCall call = sum_.call();
+  const std::uint32_t root = find_root(contributors_, call);
+  // Not before all have come: nobody is to miss the round before because this one is over at once.
+  if (call.has_root() && root == kNobody) return fail_round(errors_.no_root(call, open_), actions);
+  if (call.has_root() && (call.is_broadcast() ? sum_.is_absent(root) : states_[root].dead))
+    return fail_round(errors_.root_lost(root, call.kind, open_), actions);
+  last_.complete(call, call.is_broadcast() ? contributors_[root].weight : sum_.weight());
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    if (states_[i].awaiting && states_[i].arrival == Arrival::none) answer(i, round, actions);
+    const bool asks = states_[i].awaiting && states_[i].arrival == Arrival::none;
+    if (asks) reply(i, open_, last_.ask(i), actions);
   }
   close_round();
 }
@@ -342,8 +348,11 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
     if (sum_.phase(i) == RoundSum::Phase::cleared) continue;
     emit(actions, Action::Kind::failed, i, open_, error);
   }
-  if (error.code == ErrorCode::configuration && parted_.code == ErrorCode::ok) parted_ = error;
-  last_.error = std::move(error);
+  terms_.note_failed(error);
+  // Others have gone on without those that are still in the round before.
+  last_.give_up(error);
+  reply_to_waiting(actions);
+  last_.fail(std::move(error));
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     if (states_[i].arrival != Arrival::waiting) sum_.drop(i);
   }
@@ -351,12 +360,8 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
 }
 
 void SyncAggregator::close_round() {
-  last_.unstored = 0;
-  for (State& state : states_) {
+  for (State& state : states_)
     state.awaiting = false;
-    state.stored = state.left || state.dead;
-    last_.unstored += state.stored ? 0 : 1;
-  }
   open_ = open_.next();
   begun_ = false;
   starved_ = false;
@@ -365,37 +370,46 @@ void SyncAggregator::close_round() {
   release_stale_slots();
 }
 
-void SyncAggregator::note_stored(std::uint32_t contributor) {
-  State& state = states_[contributor];
-  if (state.stored) return;
-  state.stored = true;
-  if (--last_.unstored == 0) release_stale_slots();
-}
-
 void SyncAggregator::release_stale_slots() {
   if (!sum_.has_begun()) slots_.release(open_);
-  if (last_.unstored == 0 || last_.error.code != ErrorCode::ok) slots_.release(open_.next());
+  if (last_.is_stored() || last_.has_failed()) slots_.release(open_.next());
 }
 
-void SyncAggregator::answer(std::uint32_t contributor, Round round, Actions& actions) {
+void SyncAggregator::reply(std::uint32_t contributor, Round round, LastRound::Reply reply, Actions& actions) {
+  if (reply == LastRound::Reply::nothing) return;
+  if (reply == LastRound::Reply::failed)
+    return emit(actions, Action::Kind::failed, contributor, round, last_.error());
   emit(actions, Action::Kind::answer, contributor, round);
   Action& action = actions.back();
-  action.weight = last_.weight;
-  if (contributor == last_.root || shape_.raw_bytes() == 0) return;
+  action.weight = reply == LastRound::Reply::end ? contributors_[contributor].weight : last_.weight();
+  if (reply == LastRound::Reply::end || shape_.raw_bytes() == 0) return;
   slots_.pin(round);
   attach(action, slots_.buffer(round), slots_.aggregate(round), RoundSlots::number_of(round));
 }
 
-void SyncAggregator::reply_retained(std::uint32_t contributor, Round round, Actions& actions) {
-  const bool failed = last_.error.code != ErrorCode::ok;
-  const bool kept = is_last(round) && (failed || slots_.has_memory(round));
-  if (!kept) {
-    emit(actions, Action::Kind::failed, contributor, round, out_of_turn(contributor, round));
-  } else if (failed) {
-    emit(actions, Action::Kind::failed, contributor, round, last_.error);
-  } else {
-    answer(contributor, round, actions);
-  }
+void SyncAggregator::reply_last(std::uint32_t contributor, Round round, Actions& actions) {
+  if (is_last(round) && !last_.is_over(contributor))
+    return reply(contributor, round, last_.ask(contributor), actions);
+  emit(actions, Action::Kind::failed, contributor, round, terms_.out_of_turn(contributor, round, open_));
+}
+
+void SyncAggregator::reply_to_waiting(Actions& actions) {
+  last_.reply_to_waiting([&](std::uint32_t i, LastRound::Reply what) { reply(i, last(), what, actions); });
+  release_stale_slots();
+}
+
+void SyncAggregator::stored(std::uint32_t contributor, Round round, Actions& actions) {
+  if (handoff_ != nullptr || !is_last(round) || !last_.note_stored(contributor)) return;
+  reply_to_waiting(actions);
+  advance_starved(actions);
+}
+
+void SyncAggregator::note_over(std::uint32_t contributor, Actions& actions) {
+  if (last_.note_over(contributor)) reply_to_waiting(actions);
+}
+
+void SyncAggregator::note_gone(std::uint32_t contributor, Actions& actions) {
+  if (last_.note_gone(contributor, last())) reply_to_waiting(actions);
 }
 
 void SyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
@@ -404,42 +418,42 @@ void SyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
   if (starved_ || pin == RoundSlots::number_of(open_)) advance(actions);
 }
 
-// Who was refused for lack of room has come; who has been asked to send again has not done so.
 bool SyncAggregator::open_state(OpenState& out) const {
   out.absent.clear();
-  out.resuming = handoff_ != nullptr;
-  if (handoff_ == nullptr && !begun_) return false;
-  out.round = handoff_ != nullptr ? handoff_->highest() : open_;
-  for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    const RoundSum::Phase phase = sum_.phase(i);
-    const bool is_absent = handoff_ != nullptr
-                               ? handoff_->waits_for(i)
-                               : phase == RoundSum::Phase::none || phase == RoundSum::Phase::cleared;
-    if (is_absent) out.absent.push_back(i);
+  if (handoff_ != nullptr) {
+    out.stage = RoundStage::resume;
+    out.round = handoff_->highest();
+    handoff_->name_absent(out.absent);
+  } else if (last_.is_waited_for()) {
+    out.stage = RoundStage::store;
+    out.round = last();
+    last_.name_absent(out.absent);
+  } else {
+    out.stage = RoundStage::push;
+    out.round = open_;
+    sum_.name_absent(out.absent);
   }
-  return true;
+  return handoff_ != nullptr || last_.is_waited_for() || begun_;
 }
 
 // ---- contributors that go ----
 
 void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
-  if (state.arrival == Arrival::refused) {
-    std::erase_if(refusals_, [&](const auto& entry) { return entry.first == contributor; });
-  }
+  state.refusal.reset();
   release_arrival(contributor);
   sum_.lose(contributor);
   state.awaiting = false;
+  last_.lost(contributor);
   announced_ = std::min(announced_, contributor);
   if (handoff_ != nullptr) return lost_in_handoff(contributor, actions);
   advance(actions);
 }
 
 void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
-  State& state = states_[contributor];
-  if (state.left) return;
-  state.left = true;
-  note_stored(contributor);
+  if (terms_.has_left(contributor)) return;
+  terms_.note_left(contributor);
+  note_gone(contributor, actions);
   if (handoff_ != nullptr) return approach(actions);
   if (!begun_ || sum_.is_here(contributor)) return advance_starved(actions);
   fail_round(errors_.left(contributor, open_), actions);
@@ -455,8 +469,8 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
   if (state.dead) return;
   state.dead = true;
-  state.left = false;  // it had dropped the tensor: now it is lost like others
-  note_stored(contributor);
+  terms_.note_died(contributor);
+  note_gone(contributor, actions);
   const bool is_absent = sum_.die(contributor);
   if (handoff_ != nullptr) {
     handoff_->died(contributor);
@@ -476,7 +490,7 @@ void SyncAggregator::let_go() {
 // ---- while the partition is in handoff ----
 
 void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
-  if (handoff_ != nullptr) return report(contributor, stored.round, false, actions);
+  if (handoff_ != nullptr) return report(contributor, stored, false, actions);
   catch_up(contributor, stored.round, false, actions);
 }
 
@@ -487,15 +501,16 @@ void SyncAggregator::end_in_handoff(std::uint32_t contributor, Actions& actions)
   // Else it fails, or is answered.
   const bool waits = handoff_ != nullptr ? handoff_->allows(contributor, state.round) : state.round == open_;
   if (waits && !rendezvous) emit(actions, Action::Kind::not_ready, contributor, state.round);
-  if (handoff_ != nullptr) return report(contributor, state.round, true, actions);
+  if (handoff_ != nullptr) return report(contributor, {shape_.partition, state.round}, true, actions);
   // It had resumed before, and the others have done so meanwhile.
   catch_up(contributor, state.round, true, actions);
 }
 
-void SyncAggregator::report(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
-  if (!handoff_->resume(contributor, StoredRounds{shape_.partition, next}, pushed)) {
-    return emit(actions, Action::Kind::failed, contributor, next,
-                errors_.order(contributor, next, handoff_->report(contributor).next));
+void SyncAggregator::report(std::uint32_t contributor, const StoredRounds& stored, bool pushed,
+                            Actions& actions) {
+  if (!handoff_->resume(contributor, stored, pushed)) {
+    return emit(actions, Action::Kind::failed, contributor, stored.round,
+                errors_.order(contributor, stored.round, handoff_->report(contributor).next));
   }
   approach(actions);
 }
@@ -512,25 +527,16 @@ void SyncAggregator::lost_in_handoff(std::uint32_t contributor, Actions& actions
 }
 
 void SyncAggregator::approach(Actions& actions) {
-  if (!handoff_->is_settled()) return;
-  const Round open = handoff_->highest();
-  bool lacking = false;
-  for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    const RoundHandoff::Report& report = handoff_->report(i);
-    lacking = lacking || (report.named && report.next.next() == open && !states_[i].left);
+  const Need need = handoff_->need_last(terms_.left());
+  if (need == Need::patience) return;
+  const Round last{handoff_->highest().value - 1};
+  if (need == Need::result) return emit(actions, Action::Kind::fetch, handoff_->asked(), last);
+  if (need == Need::frames) last_.forget();
+  if (need == Need::error) {
+    // What the last one of them reported, if any was asked.
+    const Error& reported = handoff_->result().error;
+    last_.fail(reported.code != ErrorCode::ok ? reported : errors_.nobody_has(last));
   }
-  if (!lacking) return end_handoff(actions);
-  const Round last{open.value - 1};
-  const RoundHandoff::Holders holders = handoff_->holders(
-      [&](const RoundHandoff::Report& report) { return report.named && report.next == open; });
-  if (holders.first != RoundHandoff::kNobody) {
-    handoff_->ask(holders.first, last, 0);
-    return emit(actions, Action::Kind::fetch, holders.first, last);
-  }
-  if (holders.may_return) return;
-  // What the last one of them reported, if any was asked.
-  const Error& reported = handoff_->result().error;
-  last_.error = reported.code != ErrorCode::ok ? reported : errors_.nobody_has(last);
   end_handoff(actions);
 }
 
@@ -551,10 +557,11 @@ void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
     handoff_->miss();
     return approach(actions);
   }
-  last_.weight = result.weight;
-  last_.error = result.error;
-  if (last_.error.code == ErrorCode::configuration) parted_ = last_.error;
-  if (last_.error.code == ErrorCode::ok) {
+  terms_.note_failed(result.error);
+  if (result.error.code != ErrorCode::ok) {
+    last_.fail(result.error);
+  } else {
+    last_.fetched(result.weight);
     slots_.unpin(result.round);
     slots_.set_aggregate(result.round, slots_.memory(result.round));
   }
@@ -564,14 +571,11 @@ void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
 void SyncAggregator::end_handoff(Actions& actions) {
   const std::unique_ptr<RoundHandoff> handoff = std::move(handoff_);
   open_ = handoff->highest();
-  last_.unstored = 0;
-  for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    // Who is further behind gets nothing here that it could use.
-    State& state = states_[i];
-    state.stored = state.left || state.dead || !is_last(handoff->report(i).next);
-    last_.unstored += state.stored ? 0 : 1;
-  }
+  // Who is further behind gets nothing here that it could use.
+  last_.resume([&](std::uint32_t i) { return !is_last(handoff->report(i).next); });
   release_stale_slots();
+  // Before the open round takes the only memory there may be.
+  if (last_.is_unknown() && !last_.is_stored()) slots_.memory(last());
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     const RoundHandoff::Report& report = handoff->report(i);
     if (report.here) catch_up(i, report.next, report.pushed, actions);
@@ -584,13 +588,14 @@ void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed
   // What is arriving from it is answered when it is whole, by end_in_handoff().
   if (state.arrival == Arrival::resumes || state.arrival == Arrival::resumes_rendezvous) return;
   if (next == open_) {
-    note_stored(contributor);
+    note_over(contributor, actions);
     advance_starved(actions);
     if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, open_);
-  } else if (is_last(next) && !state.stored) {
-    reply_retained(contributor, next, actions);
+  } else if (is_last(next) && !last_.is_over(contributor) && last_.is_confirmed()) {
+    // It sends its frame of that round again.
+    if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, next);
   } else {
-    emit(actions, Action::Kind::failed, contributor, next, out_of_turn(contributor, next));
+    reply_last(contributor, next, actions);
   }
 }
 

@@ -5,17 +5,18 @@
 //                | no: the last result again, or refused
 //
 // What is done with a round is in the objects that it has: RoundTerms compares the headers, RoundSum adds the
-// bytes, RoundSlots keeps this sum and the last one, RoundHandoff knows what is missing on a partition that
-// moved here. This one decides where a contribution goes, whom to ask again, and whom to answer.
+// bytes, RoundSlots keeps this sum and the last one, LastRound knows what came of the last one, and
+// RoundHandoff what is missing on a partition that moved here. This one decides where a contribution goes,
+// whom to ask again, and whom to answer.
 //
 // Two slots: round t accumulates in slot t mod 2, while the aggregate of t - 1 stays unchanged in the other
-// one. A worker sends t only after it has stored t - 1, so when all have begun to send t nobody needs t - 1
-// any more, and its memory goes back to the pool as soon as no connection reads it (pins): the second slot is
-// there only while some are ahead of others. If there is no memory for it, round t waits until all have begun
-// to send it: everyone can, because that needs nothing here, and then the other slot is free. Only the first
-// contributor is received straight into the slot;
-// the one that is next in order goes through its lane's buffer, if it can be added at once; the others wait
-// in the budget, and what finds no room there is refused (`not_ready`) and asked for again in its turn.
+// one. A worker sends t only after its part in t - 1 is over, so when all have begun to send t nobody needs
+// t - 1 any more, and its memory goes back to the pool as soon as no connection reads it (pins): the second
+// slot is there only while some are ahead of others. If there is no memory for it, round t waits until all
+// have begun to send it: everyone can, because that needs nothing here, and then the other slot is free. Only
+// the first contributor is received straight into the slot; the one that is next in order goes through its
+// lane's buffer, if it can be added at once; the others wait in the budget, and what finds no room there is
+// refused (`not_ready`) and asked for again in its turn.
 //
 // A round that cannot complete (wrong length, the root is lost) fails for all: its error takes the place of
 // the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left,
@@ -35,6 +36,7 @@
 #include <vector>
 
 #include "server/aggregate/aggregator.h"
+#include "server/aggregate/last_round.h"
 #include "server/aggregate/round_handoff.h"
 #include "server/aggregate/round_slots.h"
 #include "server/aggregate/round_sum.h"
@@ -53,6 +55,7 @@ class SyncAggregator final : public Aggregator {
             Actions& actions) override;
   void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) override;
   void resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) override;
+  void stored(std::uint32_t contributor, Round round, Actions& actions) override;
   Destination begin_retained(std::uint32_t contributor, const Retained& header, std::uint64_t bytes) override;
   void end_retained(std::uint32_t contributor, Actions& actions) override;
   void lost(std::uint32_t contributor, Actions& actions) override;
@@ -65,7 +68,7 @@ class SyncAggregator final : public Aggregator {
   bool open_state(OpenState& out) const override;
 
  private:
-  static constexpr std::uint32_t kNobody = RoundHandoff::kNobody;
+  using Need = RoundHandoff::Need;
 
   // What is arriving on a contributor's lane.
   enum class Arrival : std::uint8_t {
@@ -78,30 +81,27 @@ class SyncAggregator final : public Aggregator {
     no_room,     // dropped, to be asked for
     duplicate,   // dropped, counted already
     retained,    // dropped, its round is over: answered with its result
-    refused,     // dropped, answered with refusals_
-    resumes,     // dropped, counts as a resume
+    again,       // into the slot of the last round, whose root gives it again
+    again_rendezvous,
+    refused,  // dropped, answered with `refusal`
+    resumes,  // dropped, counts as a resume
     resumes_rendezvous,
   };
   struct State {
     Round round;  // of the arrival
     Arrival arrival = Arrival::none;
     bool awaiting = false;  // has asked for the open round's aggregate on its present lane
-    bool stored = false;    // needs no round before the open one any more
-    bool left = false;
     bool dead = false;
-  };
-  // Of the round before the open one: an error, or the aggregate in its slot.
-  struct Result {
-    Error error;
-    std::uint32_t weight = 0;
-    std::uint32_t root = kNobody;  // of a broadcast; has the answer already
-    std::uint32_t unstored = 0;    // contributors that may still ask for it
+    std::unique_ptr<Error> refusal;  // of a refused arrival; rare
   };
 
-  bool is_last(Round round) const { return open_.value > 0 && round.value == open_.value - 1; }
+  Round last() const { return Round{open_.value - 1}; }  // if there was one
+  bool is_last(Round round) const { return open_.value > 0 && round == last(); }
 
   // What arrives. wants(): the contribution counts; else `arrival` says what becomes of it.
   bool wants(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes, Actions& actions);
+  // Of the last round, in which it still is.
+  Arrival again(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes, Actions& actions);
   // Opens the round with its first header, or compares a further one with it.
   Status agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes);
   // With this header it is this contributor's turn, so that it could be added now.
@@ -119,12 +119,8 @@ class SyncAggregator final : public Aggregator {
   // Something that the open round needs was not there.
   bool waits() const { return starved_ || sum_.is_starved(); }
   Destination place(std::uint32_t contributor, std::uint64_t bytes);
-  void refuse(std::uint32_t contributor, Error error);
-  // Why a round that is neither the open one nor the one before it fails.
-  Error out_of_turn(std::uint32_t contributor, Round round) const;
-  // A contributor that has left, if any; states_.size(): none.
-  std::uint32_t first_left() const;
   void end_refused(std::uint32_t contributor, Actions& actions);
+  void end_again(std::uint32_t contributor, Actions& actions);
   void end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions);
   // Copies it into the budget, or refuses it.
   void set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions);
@@ -135,8 +131,6 @@ class SyncAggregator final : public Aggregator {
   // The same if the round has waited for memory: perhaps the other slot has some for it now, or it is
   // announced.
   void advance_starved(Actions& actions);
-  // Of one whose bytes belong into the slot.
-  void ask_for_slot(std::uint32_t contributor, Actions& actions);
   bool is_to_be_asked(std::uint32_t contributor) const;
   void ask_for_spoiled(std::uint32_t spoiled, Actions& actions);
   void recall(Actions& actions);
@@ -146,14 +140,17 @@ class SyncAggregator final : public Aggregator {
   void complete(Actions& actions);
   void fail_round(Error error, Actions& actions);
   void close_round();
-  void answer(std::uint32_t contributor, Round round, Actions& actions);
-  void reply_retained(std::uint32_t contributor, Round round, Actions& actions);
-  void note_stored(std::uint32_t contributor);
+  void reply(std::uint32_t contributor, Round round, LastRound::Reply reply, Actions& actions);
+  // To one that asks for a round that is over.
+  void reply_last(std::uint32_t contributor, Round round, Actions& actions);
+  void reply_to_waiting(Actions& actions);
+  void note_over(std::uint32_t contributor, Actions& actions);
+  void note_gone(std::uint32_t contributor, Actions& actions);
   void release_stale_slots();
 
   // While the partition is in handoff.
   void end_in_handoff(std::uint32_t contributor, Actions& actions);
-  void report(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
+  void report(std::uint32_t contributor, const StoredRounds& stored, bool pushed, Actions& actions);
   void lost_in_handoff(std::uint32_t contributor, Actions& actions);
   // Ends the handoff, or asks for what it needs, when all have resumed.
   void approach(Actions& actions);
@@ -165,13 +162,11 @@ class SyncAggregator final : public Aggregator {
   RoundSlots slots_;
   RoundTerms terms_;
   RoundSum sum_;
-  Result last_;
-  Error parted_;                                           // why no round completes any more
-  Round open_;                                             // all rounds before it are over
-  bool begun_ = false;                                     // a header of the open round has come
-  bool starved_ = false;                                   // there was no memory for its slot
-  std::uint32_t announced_ = 0;                            // contributors, from the first one on, at least
-  std::vector<std::pair<std::uint32_t, Error>> refusals_;  // of refused arrivals; rare
+  LastRound last_;
+  Round open_;                   // all rounds before it are over
+  bool begun_ = false;           // a header of the open round has come
+  bool starved_ = false;         // there was no memory for its slot
+  std::uint32_t announced_ = 0;  // contributors, from the first one on, at least
   std::unique_ptr<RoundHandoff> handoff_;
 };
 

@@ -69,6 +69,8 @@ void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
     if (begun_ || begin(*retained, 0)) finish(retained->partition, true, payload);
   } else if (const auto* resumes = std::get_if<Resume>(&message)) {
     resume(*resumes);
+  } else if (const auto* stored = std::get_if<Stored>(&message)) {
+    take(*stored);
   } else {
     refuse(make_error(ErrorCode::protocol, fmt::format("{} has no place on a lane", name_of(message))));
   }
@@ -106,6 +108,19 @@ void ServerLane::resume(const Resume& resume) {
     Actions& actions = job_.actions();
     (*partition)->aggregator->resume(contributor_, stored, actions);
     job_.carry_out(stored.partition, **partition, actions);
+  }
+  job_.reap_dropped();
+}
+
+void ServerLane::take(const Stored& stored) {
+  if (Status status = check(stored); !status) return refuse(status.error());
+  for (const PartitionRound& entry : stored.rounds) {
+    const Result<JobPartition*> partition = look_up(entry.partition, stored.epoch);
+    if (!partition) return refuse(partition.error());
+    if (*partition == nullptr) continue;
+    Actions& actions = job_.actions();
+    (*partition)->aggregator->stored(contributor_, entry.round, actions);
+    job_.carry_out(entry.partition, **partition, actions);
   }
   job_.reap_dropped();
 }

@@ -138,6 +138,7 @@ class ServerLane final : private ConnectionHandler {
   bool begin(const Header& header, std::uint64_t bytes);
   void finish(PartitionId id, bool retained, std::span<std::byte> payload);
   void resume(const Resume& resume);
+  void take(const Stored& stored);
   // What can be said of a frame from a worker before its partition is known.
   template <class Header>
   Status check(const Header& header) const;

@@ -127,7 +127,7 @@ void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, Tenso
     round.tensor = partition.tensor;
     round.round = state.round;
     round.age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0));
-    round.resuming = state.resuming;
+    round.stage = state.stage;
     round.partitions = 1;
     round.expected = live;
     for (const std::uint32_t contributor : state.absent)

@@ -243,7 +243,7 @@ TEST_CASE(
   CHECK(all<RoundFailed>(*b).empty());
 }
 
-TEST_CASE("the root's answer to its broadcast has no payload and holds nothing") {
+TEST_CASE("the end of a broadcast for its root has no payload and holds nothing") {
   World world(2);
   world.declare(1, 2);
   const auto a = world.open(0);
@@ -255,6 +255,9 @@ TEST_CASE("the root's answer to its broadcast has no payload and holds nothing")
     Message message = header;
     b->handler->on_message(message, {});
     world.push(*a, header, {1, static_cast<float>(round)});
+    CHECK(all<Aggregate>(*a).size() == round);
+    Message stored = Stored{kRun, header.epoch, header.generation, {{header.partition, header.round}}};
+    b->handler->on_message(stored, {});
     REQUIRE(all<Aggregate>(*a).size() == round + 1);
     CHECK(a->sent.back().payload.empty());
     CHECK(a->sent.back().cookie == 0);

@@ -24,8 +24,9 @@ TEST_CASE("survey: a round is as old as its first contribution, and names who is
   world.loop.run_for(std::chrono::milliseconds(200));
   const OpenRounds open = survey(world);
   REQUIRE(open.rounds.size() == 2);
-  CHECK(open.rounds[0] == OpenRound{TensorId{1}, Round{0}, 500, false, 1, 3, 1, {Rank{2}}});
-  CHECK(open.rounds[1] == OpenRound{TensorId{2}, Round{0}, 200, false, 1, 3, 2, {Rank{1}, Rank{2}}});
+  CHECK(open.rounds[0] == OpenRound{TensorId{1}, Round{0}, 500, RoundStage::push, 1, 3, 1, {Rank{2}}});
+  CHECK(open.rounds[1] ==
+        OpenRound{TensorId{2}, Round{0}, 200, RoundStage::push, 1, 3, 2, {Rank{1}, Rank{2}}});
   const OpenRounds one = survey(world, TensorId{2});
   REQUIRE(one.rounds.size() == 1);
   CHECK(one.rounds[0].tensor == TensorId{2});
@@ -62,7 +63,7 @@ TEST_CASE("survey: partitions that have moved here wait from the beginning") {
   world.shard->survey(kRun, std::nullopt, list, &names);
   const OpenRounds open = list.take(0);
   REQUIRE(open.rounds.size() == 1);
-  CHECK(open.rounds[0].resuming);
+  CHECK(open.rounds[0].stage == RoundStage::resume);
   CHECK(open.rounds[0].age_ms == 70);
   CHECK(open.rounds[0].absent == 2);
   CHECK(names.at(TensorId{1}) == "t1");

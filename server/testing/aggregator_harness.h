@@ -127,8 +127,8 @@ class Bench {
   }
 
   Destination::Kind begin(std::uint32_t rank, const PushPull& header, float value) {
-    const bool empty = header.call.is_broadcast() && header.call.root != contributors[rank].rank;
-    return begin(rank, header, value, empty ? 0 : kElements * sizeof(float));
+    const bool gives = header.call.gives(header.call.root == contributors[rank].rank);
+    return begin(rank, header, value, gives ? kElements * sizeof(float) : 0);
   }
 
   Destination::Kind begin(std::uint32_t rank, const PushPull& header, float value, std::uint64_t bytes) {
@@ -180,9 +180,21 @@ class Bench {
     return aggregator->lend(rank, header(rank, round, call), payload, actions);
   }
 
-  void resume(std::uint32_t rank, std::uint64_t round) {
+  void resume(std::uint32_t rank, std::uint64_t round, bool kept = true) {
     actions.clear();
-    aggregator->resume(rank, {{}, Round{round}}, actions);
+    StoredRounds stored{{}, Round{round}};
+    stored.kept = kept;
+    aggregator->resume(rank, stored, actions);
+  }
+  void stored(std::uint32_t rank, std::uint64_t round) {
+    actions.clear();
+    aggregator->stored(rank, Round{round}, actions);
+  }
+  // Lost for good.
+  void die(std::uint32_t rank) {
+    lose(rank);
+    contributors[rank].loss = "it is gone";
+    aggregator->died(rank, actions);
   }
   // From rank 0 on. What the last one leads to is in `actions`.
   void resume_all(std::initializer_list<std::uint64_t> rounds) {

@@ -124,13 +124,14 @@ class Liars {
     operation.in = testing::bytes_of(kTensorBytes, 1);
     operation.out = testing::bytes_of(kTensorBytes, 0);
     const bool in_place = input_.flag();
-    const Status status =
-        broadcast ? cluster_.engine.begin(testing::broadcast_of(tensor, operation.out, Rank{input_.below(2)},
-                                                                cluster_.into(operation.outcome)))
-                  : cluster_.engine.begin(
-                        testing::push_pull_of(tensor, in_place ? operation.out : operation.in, operation.out,
-                                              Operation::sum, cluster_.into(operation.outcome)));
-    if (!status) calls_.pop_back();
+    const std::uint32_t root = input_.below(4);  // not of this job: a push_pull
+    Request request =
+        broadcast
+            ? testing::broadcast_of(tensor, operation.out, Rank{root % 2}, cluster_.into(operation.outcome))
+            : testing::push_pull_of(tensor, in_place ? operation.out : operation.in, operation.out,
+                                    Operation::sum, cluster_.into(operation.outcome));
+    if (!broadcast && root < 2) request.call = RoundCall::reduce(Operation::sum, Rank{root});
+    if (!cluster_.engine.begin(std::move(request))) calls_.pop_back();
   }
 
   // ---- connections ----

@@ -120,7 +120,7 @@ class Peers {
       round.tensor = TensorId{input_.below(6)};
       round.round = Round{input_.number()};
       round.age_ms = input_.number();
-      round.resuming = input_.flag();
+      round.stage = static_cast<RoundStage>(input_.below(kRoundStageCount));
       round.expected = input_.below(5);
       round.absent = input_.below(round.expected + 1);
       for (std::uint32_t rank = input_.below(3); rank > 0; --rank)

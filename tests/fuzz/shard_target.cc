@@ -82,6 +82,7 @@ class Lanes {
       case 17:
       case 18: return receive(lane, retained());
       case 19: return lend(lane);
+      case 20: return receive(lane, stored());
       default: return receive(lane, push_pull(lane.rank));
     }
   }
@@ -283,6 +284,7 @@ class Lanes {
     if (odd >= 24 && odd < 29) push.rendezvous = true;
     if (odd >= 20 && odd < 24) push.call = static_cast<Operation>(input_.below(kOperationCount));
     if (odd == 23) push.call = RoundCall::broadcast(Rank{input_.below(3)});
+    if (odd == 22) push.call = RoundCall::reduce(Operation::sum, Rank{input_.below(3)});
     if (odd == 18) push.count = input_.below(2);
     if (odd == 17) push.dtype = static_cast<DType>(input_.below(kDTypeCount));
     // Mostly the next one of this worker, so that rounds complete.
@@ -291,12 +293,19 @@ class Lanes {
     return push;
   }
 
+  Stored stored() {
+    Stored stored{shard_test::kRun, epoch(), {}, {}};
+    for (std::uint32_t left = input_.below(4); left > 0; --left)
+      stored.rounds.push_back({partition(), round()});
+    return stored;
+  }
+
   Resume resume() {
     Resume resume;
     resume.job_run = shard_test::kRun;
     resume.epoch = epoch();
     for (std::uint32_t left = input_.below(4); left > 0; --left)
-      resume.partitions.push_back({partition(), round()});
+      resume.partitions.push_back({partition(), round(), 0, 0, input_.below(4) != 1});
     return resume;
   }
 

@@ -65,6 +65,7 @@ JobPlan& ScenarioMaker::job(std::uint32_t min_workers, std::uint32_t max_workers
   job.rounds = random_.between<std::uint32_t>(2, 6);
   job.barriers = random_.one_in(3);
   job.broadcast_first = !random_.one_in(4);
+  job.reduces = true;
   job.workers.resize(random_.between(min_workers, max_workers));
   for (WorkerPlan& worker : job.workers) {
     worker.retain = !random_.one_in(3);
@@ -132,6 +133,7 @@ void ScenarioMaker::make_async(JobPlan& job) {
 
 void ScenarioMaker::group(JobPlan& job, std::uint32_t least_hosts) {
   job.sums_on_hosts = true;
+  job.reduces = false;
   const std::uint32_t hosts = random_.between(std::min(least_hosts, job.world_size()), job.world_size());
   std::vector<std::uint32_t> ranks(job.world_size());
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -142,6 +144,7 @@ void ScenarioMaker::group(JobPlan& job, std::uint32_t least_hosts) {
 }
 
 void ScenarioMaker::give_gpus(JobPlan& job) {
+  job.reduces = false;
   for (WorkerPlan& worker : job.workers)
     worker.has_gpu = random_.percent(70);
   job.workers[random_.below(job.world_size())].has_gpu = true;

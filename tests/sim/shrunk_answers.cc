@@ -52,8 +52,8 @@ std::string ShrunkAnswers::check(std::size_t tensor, std::uint64_t round, Rank r
                                  const std::vector<std::byte>& actual, std::uint32_t weight) {
   const TensorPlan& plan = job_.tensors[tensor];
   if (plan.elements == 0) return {};
-  seen_[{tensor, round}][rank.value] = Seen{hash_of(actual), weight};
   const RoundCall how = round_plan(job_, tensor, round);
+  if (!how.is_confirmed()) seen_[{tensor, round}][rank.value] = Seen{hash_of(actual), weight};
   if (!how.is_broadcast()) return check_sum(tensor, round, how, actual, weight);
   if (weight == 1 && actual == contribution(job_, tensor, round, how.root)) return {};
   return fmt::format("broadcast in round {} of {} is wrong, weight {}", round, plan.name, weight);
@@ -97,11 +97,14 @@ bool ShrunkAnswers::may_fail(std::size_t tensor, std::uint64_t round, const Erro
   const auto says = [&](std::string_view text) { return error.message.find(text) != std::string::npos; };
   if (!says(fmt::format("round {} of {}", said_round(job_, tensor, round), job_.tensors[tensor].name)))
     return false;
-  if (how.is_broadcast()) return is_lost(how.root) && says("the root of the broadcast is lost");
+  if (how.has_root() && is_lost(how.root))
+    return says(fmt::format("the root of the {} is lost", name_of(how.kind)));
+  if (how.is_broadcast()) return false;
   return adds(how.operation) && !job_.unequal_sums && says("ranks, others");
 }
 
 void ShrunkAnswers::note_failed(std::size_t tensor, std::uint64_t round, Rank rank) {
+  if (round_plan(job_, tensor, round).is_confirmed()) return;
   seen_[{tensor, round}][rank.value] = Seen{};
 }
 

@@ -32,7 +32,7 @@ class ShrunkAnswers {
   bool may_fail(std::size_t tensor, std::uint64_t round, const Error& error) const;
   void note_failed(std::size_t tensor, std::uint64_t round, Rank rank);
 
-  // Between those who live.
+  // Between those who live. Of a confirmed round some may have had the answer before its root was lost.
   std::vector<std::string> differences() const;
 
  private:

@@ -373,16 +373,17 @@ void SimWorker::begin_round(std::size_t tensor) {
   if (is_quarrel(tensor, operation->round) && differs) {
     operation->how = operation->how == Operation::max ? Operation::min : Operation::max;
   }
-  const bool broadcast = operation->how.is_broadcast();
-  const bool contributes = !broadcast || operation->how.root == rank_;
+  const RoundCall& how = operation->how;
+  const bool gives = how.gives(how.root == rank_);
+  const bool takes = how.is_broadcast() || how.takes(how.root == rank_);
   const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
-  std::vector<std::byte> data = contributes ? contribution(job_.plan, tensor, operation->round, rank_)
-                                            : std::vector<std::byte>(bytes, kPoison);
-  if (broadcast || plan_.in_place) {
+  std::vector<std::byte> data = gives ? contribution(job_.plan, tensor, operation->round, rank_)
+                                      : std::vector<std::byte>(bytes, kPoison);
+  if (how.is_broadcast() || (plan_.in_place && takes)) {
     operation->out = std::move(data);
   } else {
     operation->in = std::move(data);
-    operation->out.assign(bytes, kPoison);
+    operation->out.assign(takes ? bytes : 0, kPoison);
   }
   job_.begun[tensor][rank_.value] = run.next_round;
   operation->least = job_.answered[tensor];
@@ -412,11 +413,12 @@ void SimWorker::begin_round(std::size_t tensor) {
 }
 
 Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory, Request::Done done) {
-  const bool is_in_place = operation.in.empty();
-  Request request = operation.how.is_broadcast()
-                        ? testing::broadcast_of(tensor, operation.out, operation.how.root, std::move(done))
-                        : testing::push_pull_of(tensor, is_in_place ? operation.out : operation.in,
-                                                operation.out, operation.how.operation, std::move(done));
+  const RoundCall& how = operation.how;
+  const std::span<const std::byte> in = operation.in.empty() ? operation.out : operation.in;
+  Request request = how.is_broadcast()
+                        ? testing::broadcast_of(tensor, operation.out, how.root, std::move(done))
+                        : testing::push_pull_of(tensor, in, operation.out, how.operation, std::move(done));
+  request.call = how;
   request.in.memory = request.out.memory = memory;
   return engine_->begin(std::move(request));
 }
@@ -461,6 +463,13 @@ void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32
       operation.in.empty() || operation.in == contribution(job_.plan, tensor, operation.round, rank_);
   if (!in_intact) fail(fmt::format("the input of round {} of {} was changed", operation.round, plan.name));
   if (plan.mode == Mode::async) return check_async(tensor, operation);
+  const bool only_gives = !operation.how.is_broadcast() && !operation.how.takes(operation.how.root == rank_);
+  if (only_gives) {
+    if (plan.elements > 0 && weight != 1)
+      fail(fmt::format("round {} of {}, in which this rank only gives, has weight {}", operation.round,
+                       plan.name, weight));
+    return;
+  }
   if (job_.plan.shrinks) {
     const std::string wrong = job_.shrunk.check(tensor, operation.round, rank_, operation.out, weight);
     return wrong.empty() ? void() : fail(wrong);

@@ -112,14 +112,15 @@ std::uint64_t said_round(const JobPlan& job, std::size_t tensor, std::uint64_t r
 RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   Random random(mix(job.seed, 1, tensor, round));
   RoundCall plan;
+  const auto root = [&] { return Rank{static_cast<std::uint32_t>(random.below(job.world_size()))}; };
   if (job.tensors[tensor].mode == Mode::async) {
     // The value is set once, by rank 0; all that follows are deltas.
     if (round == 0) plan = RoundCall::broadcast(Rank{0});
     return plan;
   }
   const bool broadcast = (round == 0 && job.broadcast_first) || random.one_in(12);
-  if (broadcast)
-    return RoundCall::broadcast(Rank{static_cast<std::uint32_t>(random.below(job.world_size()))});
+  if (broadcast) return RoundCall::broadcast(root());
+  if (job.reduces && random.one_in(6)) plan = RoundCall::reduce(Operation::sum, root());
   plan.operation = kOperations[random.below(std::size(kOperations))];
   const DType dtype = job.tensors[tensor].dtype;
   if (!is_defined(plan.operation, dtype)) plan.operation = Operation::sum;

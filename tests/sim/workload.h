@@ -77,6 +77,7 @@ struct JobPlan {
   bool shrinks = false;       // goes on without workers that are lost
   bool unequal_sums = false;  // see HelloWorker
   bool sums_on_hosts = false;
+  bool reduces = false;  // has rounds of the kind reduce
   std::vector<TensorPlan> tensors;
   std::vector<WorkerPlan> workers;
 

@@ -140,7 +140,7 @@ Status ClientEngine::begin(Request&& request) {
 }
 
 RequestRules ClientEngine::rules() const {
-  return {config_.world_size, config_.local_group, data_.ranks().sum_first()};
+  return {config_.world_size, config_.local_group, data_.ranks().sum_first(), config_.rank};
 }
 
 // ---- barrier ----

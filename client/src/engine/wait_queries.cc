@@ -72,9 +72,10 @@ WaitCause explain_round(const std::optional<Waits>& waits, const std::string& te
   std::string others;
   bool is_deadlock = false;
   for (const Wait& wait : waits ? waits->waits : std::vector<Wait>{}) {
-    if (wait.kind == WaitKind::round && (wait.tensor != tensor || wait.number != round)) continue;
+    const bool is_of_round = wait.kind == WaitKind::round || wait.kind == WaitKind::store;
+    if (is_of_round && (wait.tensor != tensor || wait.number != round)) continue;
     if (wait.kind == WaitKind::resume && wait.tensor != tensor) continue;
-    if (wait.kind == WaitKind::round) {
+    if (is_of_round) {
       text = to_string(wait);
       is_deadlock = waits_in_a_circle(wait, usual);
     } else {

@@ -65,6 +65,12 @@ TEST_CASE("wait queries: what the worker knows and what the scheduler says becom
   const std::string missing = "round 3 of t: 1 of 2 pushed, missing rank 1 (host gpu-1, last seen 0.4 s ago)";
   CHECK(explain_round(waits_of(1, {round_wait()}), "t", 3, local, 10s).text ==
         missing + "; 0 of 1 partitions answered; waiting for server 1");
+  Wait stored = round_wait();
+  stored.kind = WaitKind::store;
+  CHECK(explain_round(waits_of(1, {stored}), "t", 3, local, 10s).text ==
+        "round 3 of t, which is complete and not over at rank 1 (host gpu-1, last seen 0.4 s ago)"
+        "; 0 of 1 partitions answered; waiting for server 1");
+  CHECK(explain_round(waits_of(1, {stored}), "t", 4, local, 10s).text == local);
   CHECK(explain_round(waits_of(1, {round_wait()}), "t", 4, local, 10s).text == local);
   CHECK(explain_round(waits_of(1, {}), "t", 3, local, 10s).text == local);
   CHECK(explain_round(std::nullopt, "t", 3, local, 10s).text ==

@@ -173,18 +173,21 @@ TEST_CASE("broadcast: the root sends, the others ask") {
     CHECK(c.lane(0).deliver(c.answer(2, 0, 0), bytes_of(100, 7)));
     CHECK(c.outcome.ended == 1);
     CHECK(c.out == c.expected());
+    for (const std::uint32_t partition : {0, 2})
+      CHECK(c.lane(0).next<Stored>().rounds == one_round(partition, 0));
+    CHECK(c.lane(1).next<Stored>().rounds == one_round(1, 0));
 
     REQUIRE(c.engine.begin(broadcast_of(c.tensor, c.in, Rank{0}, c.into(c.outcome))).ok());
     CHECK(c.take(0).round == Round{1});
     CHECK(c.payload == bytes_of(kSlice, 1));
     c.take(1);
     c.take(0);
-    // With or without the payload that the root has already.
-    c.lane(0).deliver(c.answer(0, 1, kSlice + 100), bytes_of(kSlice, 1));
+    c.lane(0).deliver(c.answer(0, 1, kSlice + 100));
     c.lane(0).deliver(c.answer(2, 1, kSlice + 100));
     c.lane(1).deliver(c.answer(1, 1, kSlice));
     CHECK(c.outcome.ended == 2);
     CHECK(c.in == bytes_of(2 * kSlice + 100, 1));
+    CHECK(c.lane(0).frames.empty());  // a giver reports nothing
   }
 }
 

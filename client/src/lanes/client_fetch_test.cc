@@ -165,37 +165,4 @@ TEST_CASE("fetch: of a round that failed, until the next one has a result") {
   CHECK(c.retained(1).error.code == ErrorCode::internal);
 }
 
-TEST_CASE("fetch: of a broadcast, from its root and from the others") {
-  const bool root = GENERATE(true, false);
-  const bool ended = GENERATE(true, false);
-  Moving c;
-  auto& buffer = root ? c.in : c.out;
-  REQUIRE(c.engine.begin(broadcast_of(c.tensor, buffer, Rank{root ? 0u : 1u}, c.into(c.outcome))).ok());
-  c.take(0), c.take(1), c.take(0);
-  const std::uint64_t sent = root ? kSlice : 0;
-  const auto give = [&](std::uint32_t lane, const Aggregate& answer, int value) {
-    if (root) {
-      c.lane(lane).deliver(answer);
-    } else {
-      CHECK(c.lane(lane).deliver(answer, bytes_of(answer.partition.value == 2 ? 100 : kSlice, value)));
-    }
-  };
-  give(0, c.answer(0, 0, sent), 9);
-  if (ended) {
-    give(0, c.answer(2, 0, sent), 7);
-    give(1, c.answer(1, 0, sent), 8);
-    CHECK(c.outcome.ended == 1);
-    std::fill(buffer.begin(), buffer.end(), std::byte{77});  // the program's again
-  }
-  c.move();
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, ended ? 1 : 0}}));
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, sent});
-  CHECK(c.retained(1, &c.payload).error.code == ErrorCode::ok);
-  CHECK(c.payload == bytes_of(kSlice, root ? 1 : 9));
-  if (ended) return;
-  c.resumed(1, 2, 0, sent + kSlice);
-  CHECK(c.take(1).call.is_broadcast());
-  CHECK(c.payload.size() == (root ? 100 : 0));
-}
-
 }  // namespace bps::testing

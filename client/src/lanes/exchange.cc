@@ -19,7 +19,8 @@ Exchange::Exchange(const RunningJob& job, LaneSet& lanes, TensorSet& tensors, Ho
       handoff_(handoff),
       owner_(owner),
       stats_(stats),
-      frame_(PushPull{}) {}
+      frame_(PushPull{}),
+      stored_(Stored{{}, {}, {}, {PartitionRound{}}}) {}
 
 void Exchange::start(std::uint32_t weight) { std::get_if<PushPull>(&frame_)->weight = weight; }
 
@@ -80,6 +81,7 @@ void Exchange::settle(Partition& partition) {
   TensorState& tensor = *partition.owner;
   if (tensor.is_over(partition)) lanes_.give_back(partition);
   if (partition.state == Partition::State::lent && !fetch(partition)) return;
+  report_stored(partition);
   GroupPlane* const group = ranks_.group();
   if (group != nullptr && tensor.may_spread(partition)) group->answered(partition);
   if (!tensor.settle(partition)) return;
@@ -91,6 +93,19 @@ void Exchange::settle(Partition& partition) {
   ended.done(std::move(ended.result));
   tensors_.call_waiters();
   if (tensors_.idle()) owner_.on_idle();
+}
+
+void Exchange::report_stored(Partition& partition) {
+  Lane& lane = lanes_[partition.lane];
+  if (partition.confirmed != Partition::Confirmed::stored || partition.resuming || stopped_) return;
+  if (!lane.welcomed() || partition.owner->poisoned()) return;
+  auto& stored = *std::get_if<Stored>(&stored_);
+  stored.job_run = job_.run();
+  stored.epoch = job_.epoch();
+  stored.generation = job_.generation();
+  stored.rounds.front() = {partition.id, Round{partition.owner->next_round(partition).value - 1}};
+  partition.confirmed = Partition::Confirmed::told;
+  lane.send(stored_, {}, 0);
 }
 
 // False: the lane is broken off, and with it the partition has been seen to.
@@ -331,6 +346,9 @@ void Exchange::on_lane_writable(Lane& lane) {
 void Exchange::on_lane_welcomed(Lane& lane) {
   lanes_.on_welcomed(lane);
   handoff_.resume(lane);
+  for (Partition* partition : tensors_.partitions()) {
+    if (partition != nullptr && partition->lane == lane.index()) report_stored(*partition);
+  }
   on_lane_writable(lane);
 }
 

@@ -81,6 +81,8 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   void send(Partition& partition);
   void count_resent();
   void settle(Partition& partition);
+  // That it is stored, if it is and its server waits for that.
+  void report_stored(Partition& partition);
   bool fetch(Partition& partition);
   bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
   void on_round_failed(const Lane& lane, const RoundFailed& failed);
@@ -101,6 +103,7 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   Owner& owner_;
   ClientStats& stats_;
   Message frame_;                       // reused: a PushPull
+  Message stored_;                      // likewise: a Stored of one partition
   std::unique_ptr<std::byte[]> spare_;  // a partition's bytes; see TensorState::fetch
   bool stopped_ = false;
 };

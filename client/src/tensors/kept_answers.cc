@@ -15,9 +15,13 @@ void KeptAnswers::on_version(Partition& partition, const Aggregate& answer) {
   coming.applied = answer.applied;
 }
 
-void KeptAnswers::keep(Partition& partition, Round round, std::uint32_t weight) {
+void KeptAnswers::keep_none(Partition& partition) {
   if (!failures_.empty()) failures_.erase(partition.index);
   partition.kept = Kept::nothing;
+}
+
+void KeptAnswers::keep(Partition& partition, Round round, std::uint32_t weight) {
+  keep_none(partition);
   if (!retain_) return;
   partition.kept_round = round;
   partition.kept_weight = weight;
@@ -26,10 +30,7 @@ void KeptAnswers::keep(Partition& partition, Round round, std::uint32_t weight) 
     if (partition.in_library) partition.kept = Kept::library;
     return;
   }
-  partition.kept = partition.lent                ? Kept::loan
-                   : partition.in_library        ? Kept::library
-                   : partition.detour != nullptr ? Kept::detour
-                                                 : Kept::input;
+  partition.kept = partition.lent ? Kept::loan : partition.in_library ? Kept::library : Kept::detour;
 }
 
 void KeptAnswers::fail(Partition& partition, Round round, const Error& error, bool told) {
@@ -55,7 +56,7 @@ std::uint64_t KeptAnswers::version(const Partition& partition) {
   return has_value ? partition.versions->kept.version : 0;
 }
 
-KeptAnswers::Retention KeptAnswers::find(Partition& partition, const Fetch& fetch, const std::byte* input) {
+KeptAnswers::Retention KeptAnswers::find(Partition& partition, const Fetch& fetch) {
   const Round round = fetch.round;
   if (shape_.is_async) {
     if (fetch.version == 0 || version(partition) != fetch.version) return missing(partition, fetch);
@@ -73,7 +74,6 @@ KeptAnswers::Retention KeptAnswers::find(Partition& partition, const Fetch& fetc
       case Kept::loan: break;
       case Kept::library: from = memory_.home(partition); break;
       case Kept::detour: from = partition.detour.get(); break;
-      case Kept::input: from = input; break;
     }
   }
   if (from != nullptr) return {{from, partition.bytes}, partition.kept_weight, {}};

@@ -2,10 +2,10 @@
 // lost.
 //
 // The last answer of each partition is kept until the next one is here, which proves that all have it: the
-// loan itself if it was lent (copied into library memory when its lane goes), else library memory, of a
-// broadcast's root a copy of what it sent. Of a round that has failed its error is kept, and no loan of the
-// round before: its server needs that memory for the next one. A loan goes back when the round ends, with all
-// others of the tensor.
+// loan itself if it was lent (copied into library memory when its lane goes), else library memory. Nothing is
+// kept of a confirmed round (RoundCall): its givers are there while somebody lacks it. Of a round that has
+// failed its error is kept, and no loan of the round before: its server needs that memory for the next one. A
+// loan goes back when the round ends, with all others of the tensor.
 //
 // Of an async tensor no answer proves that anyone has the one before, so it is kept until the next one is
 // here, whole, and with it what it holds, to be reported to the next owner (decision 0015).
@@ -44,6 +44,8 @@ class KeptAnswers {
   void on_version(Partition& partition, const Aggregate& answer);
   // The partition's answer is here, and with it the proof that all have the one before.
   void keep(Partition& partition, Round round, std::uint32_t weight);
+  // The same, of a confirmed round.
+  void keep_none(Partition& partition);
   // Its round has failed. `told`: by the server, of everybody's round.
   void fail(Partition& partition, Round round, const Error& error, bool told);
   // The answers of a round that has ended and is read in place.
@@ -64,8 +66,7 @@ class KeptAnswers {
     Error error;
     const ValueVersion* value = nullptr;  // async
   };
-  // `input`: what this rank pushed, for Kept::input.
-  Retention find(Partition& partition, const Fetch& fetch, const std::byte* input);
+  Retention find(Partition& partition, const Fetch& fetch);
 
  private:
   Retention missing(const Partition& partition, const Fetch& fetch) const;

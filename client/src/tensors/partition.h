@@ -60,8 +60,14 @@ struct Partition : SendItem {
   // Where an answer waits that came before they let go of the memory it belongs in.
   std::unique_ptr<std::byte[]> detour;
 
-  // Where the last answer is kept. `input`: at the root of a broadcast, until the round ends.
-  enum class Kept : std::uint8_t { nothing, library, loan, detour, input };
+  // The last round that is over here, if it was a confirmed one that ended well (RoundCall). ended: this rank
+  // has only given; stored: the server is to be told that it has stored what it took; told: in this session
+  // of its lane.
+  enum class Confirmed : std::uint8_t { no, ended, stored, told };
+  Confirmed confirmed = Confirmed::no;
+
+  // Where the last answer is kept.
+  enum class Kept : std::uint8_t { nothing, library, loan, detour };
   Kept kept = Kept::nothing;
   bool lending = false;  // a connection reads what is kept
   std::uint32_t kept_weight = 0;

@@ -104,6 +104,21 @@ Status check_output(const TensorShape& tensor, const OperationBuffer& in, const 
       "give both in the memory of one kind");
 }
 
+Status check_reduce(const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory) {
+  const auto refuse = [&](const char* why, const char* advice) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("reduce of tensor '{}': {}", tensor.name, why),
+                      advice);
+  };
+  if (tensor.is_async)
+    return refuse("the tensor is asynchronous", "declare it synchronous, or use push_pull");
+  if (grouping != LocalGrouping::off)
+    return refuse("ranks that sum on their host first know push_pull and broadcast only",
+                  "set local-group off (BPS_LOCAL_GROUP) on all ranks, or use push_pull");
+  if (memory != MemoryKind::host)
+    return refuse("it is given in CUDA memory", "copy it to host memory first, or use push_pull");
+  return {};
+}
+
 // The C API's roots are signed.
 Status check_root(Rank root, std::uint32_t world_size) {
   if (root.value < world_size) return {};
@@ -117,8 +132,13 @@ Status check_root(Rank root, std::uint32_t world_size) {
 Status check(const Request& request, const TensorShape& tensor, const RequestRules& rules) {
   const char* const what = request.is_broadcast() ? "buffer" : "in";
   if (Status status = check_buffer(tensor, what, request.source()); !status.ok()) return status;
-  if (request.is_broadcast()) {
+  const bool is_reduce = request.call.kind == RoundKind::reduce;
+  if (request.call.has_root()) {
     if (Status status = check_root(request.call.root, rules.world_size); !status.ok()) return status;
+  }
+  if (is_reduce) {
+    if (Status status = check_reduce(tensor, rules.local_group, request.memory()); !status.ok())
+      return status;
   }
   if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
     return status;
@@ -128,6 +148,7 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
   if (Status status = check_average(tensor, rules.sums_on_hosts, request.call.operation); !status.ok())
     return status;
   if (request.is_broadcast() || request.view) return {};
+  if (is_reduce && request.call.root != rules.self) return {};
   return check_output(tensor, request.in, request.out);
 }
 

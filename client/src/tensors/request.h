@@ -1,4 +1,4 @@
-// What a program asks of one tensor: a push_pull or a broadcast.
+// What a program asks of one tensor: a push_pull, a broadcast or a reduce.
 //
 // The problem: a request goes from the program's thread through a queue to the client's loop, and from there
 // to the tensor, whose round it is until the end. Here it is one record all that way: the C API fills it from
@@ -40,7 +40,7 @@ struct Request {
   RoundCall call;
   bool view = false;  // the answer stays in library memory, and `out` is not given
   // Both are the whole tensor, and the same memory or apart. A broadcast has `out` only, which is read at the
-  // root and written elsewhere.
+  // root and written elsewhere. A reduce has `out` at the root only.
   OperationBuffer in, out;
   std::shared_ptr<OutputWatch> watch;  // see LocalPiece; may be none
   Done done;
@@ -56,6 +56,7 @@ struct RequestRules {
   std::uint32_t world_size = 1;
   LocalGrouping local_group = LocalGrouping::off;
   bool sums_on_hosts = false;  // the ranks of some host sum among themselves first
+  Rank self = {};
 };
 
 // What is wrong with the request, with the exact numbers: `invalid_argument`. Pure.

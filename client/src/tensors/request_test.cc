@@ -28,7 +28,7 @@ struct Asked {
                   .in = {std::span(memory).first(16)},
                   .out = {std::span(memory).last(16)},
                   .done = {}};
-  RequestRules rules{4, LocalGrouping::off, false};
+  RequestRules rules{4, LocalGrouping::off, false, Rank{1}};
 };
 
 }  // namespace
@@ -73,6 +73,42 @@ TEST_CASE("request: a broadcast has one buffer, and its root is a rank of the jo
   CHECK(a.refusal() == "root -1 is no rank of this job: ranks are 0 to 3");
   a.request.out.bytes = std::span(a.memory).first(8);
   CHECK_THAT(a.refusal(), Contains("buffer 'buffer' has 8 bytes"));
+}
+
+TEST_CASE("request: a reduce has an output at its root only") {
+  Asked a;
+  a.request.call = RoundCall::reduce(Operation::sum, a.rules.self);
+  CHECK(a.refusal() == "");
+  a.request.out.bytes = {};
+  CHECK_THAT(a.refusal(), Contains("buffer 'out' has 0 bytes"));
+  a.request.call.root = Rank{2};
+  CHECK(a.refusal() == "");
+  a.request.in.bytes = std::span(a.memory).first(8);
+  CHECK_THAT(a.refusal(), Contains("buffer 'in' has 8 bytes"));
+  a.request.call.root = Rank{4};
+  a.request.in.bytes = std::span(a.memory).first(16);
+  CHECK(a.refusal() == "root 4 is no rank of this job: ranks are 0 to 3");
+}
+
+TEST_CASE("request: a reduce is refused where there is none") {
+  Asked a;
+  a.request.call = RoundCall::reduce(Operation::sum, Rank{0});
+  SECTION("an asynchronous tensor") {
+    a.tensor.is_async = true;
+    CHECK(a.refusal() == "reduce of tensor 't': the tensor is asynchronous");
+  }
+  SECTION("ranks that sum first") {
+    a.rules.local_group = GENERATE(LocalGrouping::host, LocalGrouping::nccl);
+    CHECK_THAT(a.refusal(), Contains("know push_pull and broadcast only"));
+  }
+  SECTION("CUDA memory") {
+    a.on_gpu();
+    CHECK(a.refusal() == "reduce of tensor 't': it is given in CUDA memory");
+  }
+  SECTION("an operation that the type does not have") {
+    a.request.call.operation = Operation::bit_xor;
+    CHECK_THAT(a.refusal(), Contains("is of integers only"));
+  }
 }
 
 TEST_CASE("request: memory that does not go with the tensor or the job is refused") {

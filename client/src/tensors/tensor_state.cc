@@ -56,11 +56,7 @@ Status TensorState::begin(Request&& request) {
   if (Status status = may_begin(); !status.ok()) return status;
   const bool is_in_group = share().size > 1 || request.memory() != MemoryKind::host;
   BPS_ASSERT(!is_in_group || has_joined());
-  // Its copy is made when nobody can be told any more.
-  const bool keeps_input =
-      request.is_broadcast() && request.call.root == rules_.self && rules_.retain && !is_async();
-  const bool reads_library = is_in_group && request.view;
-  if (((keeps_input && !is_in_group) || reads_library) && !memory_.make_library()) return no_memory();
+  if (is_in_group && request.view && !memory_.make_library()) return no_memory();
   request_ = std::move(request);
   under_way_ = true;
   tally_.begin(partitions_.size());
@@ -112,10 +108,9 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
       partition.state == State::failed) {
     return Verdict::duplicate;
   }
-  const bool has_answer = is_owner(partition) ? has_root() : is_root();
-  const bool may_be_empty = has_answer && !is_async();
-  if (payload_bytes == partition.bytes || (may_be_empty && payload_bytes == 0)) return Verdict::wanted;
-  return Verdict::violation;
+  const bool holds_root = is_owner(partition) ? has_root() : is_root();
+  const bool takes = is_async() || request_.call.takes(holds_root);
+  return payload_bytes == (takes ? partition.bytes : 0) ? Verdict::wanted : Verdict::violation;
 }
 
 std::byte* TensorState::receive(Partition& partition) {
@@ -131,7 +126,7 @@ std::byte* TensorState::receive(Partition& partition) {
       if (partition.kept == Kept::library) partition.kept = Kept::nothing;
       return memory_.home(partition);
     }
-  } else if (!to_library && is_root()) {
+  } else if (!to_library && !has_output()) {
     return nullptr;
   } else if (!to_library && (partition.holds == 0 || !in_place())) {
     return output() + offset;
@@ -155,10 +150,24 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   if (partition.state != State::lent) partition.spent = std::move(partition.lent);
   if (is_async() && partition.in_library) partition.upper = !partition.upper;
   if (is_async() && request_.is_broadcast()) ++partition.broadcasts;
-  kept_.keep(partition, round_, weight);
+  if (is_confirmed()) {
+    kept_.keep_none(partition);
+  } else {
+    kept_.keep(partition, round_, weight);
+  }
+  note_over(partition, false);
   partition.state = State::answered;
   partition.weight = weight;
   tally_.on_answer(weight);
+}
+
+// A taker whose part has failed here is reported, too: its givers wait for it.
+void TensorState::note_over(Partition& partition, bool told_failed) {
+  using Confirmed = Partition::Confirmed;
+  const bool holds_root = is_owner(partition) ? has_root() : is_root();
+  partition.confirmed = !is_confirmed() || told_failed    ? Confirmed::no
+                        : request_.call.takes(holds_root) ? Confirmed::stored
+                                                          : Confirmed::ended;
 }
 
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
@@ -186,7 +195,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     if (!partition.lent.intact()) return false;
     partition.in_library = true;
     if (is_owner(partition)) partition.lent.reset();
-  } else if (!request_.view && !is_root()) {
+  } else if (has_output()) {
     std::byte* const out = output() + partitioner_.offset(partition.index);
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
     // whole.
@@ -199,7 +208,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     if (first != out) std::memcpy(out, first, partition.bytes);
   }
   on_answer(partition, partition.weight);
-  if (!in_library() || is_async()) partition.lent.reset();
+  if (!(request_.view || keeps()) || is_async()) partition.lent.reset();
   return true;
 }
 
@@ -225,6 +234,7 @@ bool TensorState::on_failed(Partition& partition, Round round, const Error& erro
   partition.lent.reset();
   partition.spent.reset();
   kept_.fail(partition, round, error, told);
+  note_over(partition, told);
   partition.state = State::failed;
   if (!error_) error_ = error;
   return true;
@@ -234,6 +244,7 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   const bool was_receiving = partition.receiving;
   partition.lending = false;
   partition.spent.reset();
+  if (partition.confirmed == Partition::Confirmed::told) partition.confirmed = Partition::Confirmed::stored;
   partition.resume_said = false;
   partition.holds = 0;
   partition.receiving = false;
@@ -289,21 +300,17 @@ bool TensorState::settle(Partition& partition) {
 
 // To where the answer of this round is to be, and to be kept.
 void TensorState::store(Partition& partition) {
-  const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (!is_root() && !request_.view) {
-    std::byte* const out = output() + offset;
+  if (has_output()) {
+    std::byte* const out = output() + partitioner_.offset(partition.index);
     if (partition.in_library) {
       std::memcpy(out, memory_.home(partition), partition.bytes);
     } else if (partition.detour != nullptr) {
       std::memcpy(out, partition.detour.get(), partition.bytes);
     }
   }
-  const std::byte* from = nullptr;
-  if (in_library() && partition.detour != nullptr) from = partition.detour.get();
-  if (partition.kept == Kept::input) from = input() + offset;
-  if (from == nullptr) return;
-  std::memcpy(memory_.home(partition), from, partition.bytes);
-  if (rules_.retain) partition.kept = Kept::library;
+  if (partition.detour == nullptr || !(request_.view || keeps())) return;
+  std::memcpy(memory_.home(partition), partition.detour.get(), partition.bytes);
+  if (keeps()) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {
@@ -386,7 +393,8 @@ Round TensorState::next_round(const Partition& partition) const {
 }
 
 StoredRounds TensorState::stored(const Partition& partition) const {
-  return {partition.id, next_round(partition), KeptAnswers::version(partition), partition.broadcasts};
+  return {partition.id, next_round(partition), KeptAnswers::version(partition), partition.broadcasts,
+          partition.confirmed == Partition::Confirmed::no};
 }
 
 TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open) {
@@ -401,6 +409,8 @@ TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open
     partition.counted = true;
     return Resumption::send;
   }
+  // The others have it, or their part in it is over.
+  if (wanted && is_confirmed()) return Resumption::send;
   // Our contribution was in a sum that others have, or the round has failed without it: we are told.
   if (wanted) partition.state = State::sent;
   return Resumption::wait;
@@ -431,7 +441,7 @@ void TensorState::change_roles() {
 
 const std::byte* TensorState::contributed(const Partition& partition) const {
   if (is_owner(partition)) {
-    return request_.is_broadcast() && !has_root() ? nullptr : memory_.sum(partition);
+    return request_.call.gives(has_root()) ? memory_.sum(partition) : nullptr;
   }
   return input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
 }
@@ -459,7 +469,7 @@ LocalPiece TensorState::spread_piece(const Partition& partition) const {
   if (is_owner(partition)) piece.answer = memory_.home(partition);
   if (request_.view) {
     piece.out = is_owner(partition) ? nullptr : memory_.in_library(partition);
-  } else if (!is_root()) {
+  } else if (has_output()) {
     piece.out = output() + partitioner_.offset(partition.index);
     piece.watch = request_.watch;
   }
@@ -486,7 +496,7 @@ bool TensorState::may_spread(Partition& partition) {
   BPS_ASSERT(from != nullptr);
   std::memcpy(memory_.home(partition), from, partition.bytes);
   partition.in_library = true;
-  if (rules_.retain) partition.kept = Kept::library;
+  if (keeps()) partition.kept = Kept::library;
   return true;
 }
 

@@ -187,9 +187,7 @@ class TensorState {
   // As those of KeptAnswers.
   void bring_home(Partition& partition) { kept_.bring_home(partition); }
   using Retention = KeptAnswers::Retention;
-  Retention retained(Partition& partition, const Fetch& fetch) {
-    return kept_.find(partition, fetch, contributed(partition));
-  }
+  Retention retained(Partition& partition, const Fetch& fetch) { return kept_.find(partition, fetch); }
 
   // ---- in a group of ranks that sum on their host first ----
 
@@ -201,8 +199,8 @@ class TensorState {
   // The group's part in it: of all rounds, or in a group of one, of the one under way.
   bool is_grouped() const { return share().size > 1 || request_.memory() != MemoryKind::host; }
   const Share& share() const { return memory_.share(); }
-  // Of a broadcast: a rank of the group is its root.
-  bool has_root() const { return request_.is_broadcast() && share().has(request_.call.root); }
+  // A rank of the group is the root of the call.
+  bool has_root() const { return request_.call.has_root() && share().has(request_.call.root); }
 
   // What a collective reads and writes of the partition here.
   LocalPiece reduce_piece(const Partition& partition) const;
@@ -223,18 +221,24 @@ class TensorState {
   // What this rank, or its host, contributes.
   const std::byte* contributed(const Partition& partition) const;
   void change_roles();
+  bool is_root() const { return request_.call.root == rules_.self; }  // of a call that has one
+  // Its takers report that they have stored it.
+  bool is_confirmed() const { return request_.call.is_confirmed() && !is_async(); }
+  // The answer goes into the program's memory.
+  bool has_output() const { return !request_.view && request_.call.takes(is_root()); }
   // The answer belongs where the contribution lies.
-  bool in_place() const { return !request_.is_broadcast() && request_.in.bytes.data() == output(); }
+  bool in_place() const { return has_output() && request_.in.bytes.data() == output(); }
+  // The answer is kept for others.
+  bool keeps() const { return rules_.retain && !is_confirmed(); }
   // The answer stays with the library, or passes through it.
-  bool in_library() const { return rules_.retain || request_.view; }
-  // This rank's memory is the answer already.
-  bool is_root() const { return request_.is_broadcast() && request_.call.root == rules_.self; }
+  bool in_library() const { return request_.view || keeps() || (rules_.retain && in_place()); }
   // Null: contributes nothing.
   const std::byte* input() const {
-    return request_.is_broadcast() && !is_root() ? nullptr : request_.source().bytes.data();
+    return request_.call.gives(is_root()) ? request_.source().bytes.data() : nullptr;
   }
   std::byte* output() const { return request_.out.bytes.data(); }
   void store(Partition& partition);
+  void note_over(Partition& partition, bool told_failed);
   Error no_memory() const;
   Error overwritten(const std::string& lane) const;
   void make_view();

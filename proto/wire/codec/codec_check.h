@@ -58,7 +58,7 @@ class Check {
     out.root = below<Rank>("root", in.root(), kMaxWorldSize);
     // So that equal calls are equal bytes.
     if (out.is_broadcast()) range("operation", in.operation(), 0, 0);
-    if (!out.is_broadcast()) range("root", in.root(), 0, 0);
+    if (!out.has_root()) range("root", in.root(), 0, 0);
     return out;
   }
 

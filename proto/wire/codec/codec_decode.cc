@@ -344,7 +344,22 @@ void read(Check& check, const fb::Resume& in, Resume& out) {
   for (const fb::StoredRounds* stored : *in.partitions()) {
     out.partitions.push_back(
         {check.below<PartitionId>("partitions.partition", stored->partition(), kMaxPartitionsPerJob),
-         Round{stored->round()}, stored->version(), stored->broadcasts()});
+         Round{stored->round()}, stored->version(), stored->broadcasts(), stored->kept()});
+  }
+}
+
+void read(Check& check, const fb::Stored& in, Stored& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.epoch = Epoch{in.epoch()};
+  out.generation = Generation{in.generation()};
+  out.rounds.clear();
+  if (!check.count("rounds", in.rounds()->size(), kMaxRoundsPerStored)) return;
+  if (!check.aligned("rounds", in.rounds())) return;
+  out.rounds.reserve(in.rounds()->size());
+  for (const fb::PartitionRound* stored : *in.rounds()) {
+    out.rounds.push_back(
+        {check.below<PartitionId>("rounds.partition", stored->partition(), kMaxPartitionsPerJob),
+         Round{stored->round()}});
   }
 }
 
@@ -467,6 +482,7 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(LocalBatch)
     BPS_READ(EndCluster)
     BPS_READ(ClusterEnded)
+    BPS_READ(Stored)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

@@ -242,8 +242,17 @@ Offset<fb::Resume> pack(Builder& b, const Resume& m) {
   fb::StoredRounds* out = nullptr;
   const auto partitions = b.CreateUninitializedVectorOfStructs(m.partitions.size(), &out);
   for (const StoredRounds& stored : m.partitions)
-    *out++ = fb::StoredRounds(stored.round.value, stored.version, stored.partition.value, stored.broadcasts);
+    *out++ = fb::StoredRounds(stored.round.value, stored.version, stored.partition.value, stored.broadcasts,
+                              stored.kept);
   return fb::CreateResume(b, m.job_run.value, m.epoch.value, m.generation.value, partitions);
+}
+
+Offset<fb::Stored> pack(Builder& b, const Stored& m) {
+  fb::PartitionRound* out = nullptr;
+  const auto rounds = b.CreateUninitializedVectorOfStructs(m.rounds.size(), &out);
+  for (const PartitionRound& stored : m.rounds)
+    *out++ = fb::PartitionRound(stored.round.value, stored.partition.value);
+  return fb::CreateStored(b, m.job_run.value, m.epoch.value, m.generation.value, rounds);
 }
 
 Offset<fb::Resumed> pack(Builder& b, const Resumed& m) {

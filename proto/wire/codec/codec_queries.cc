@@ -102,7 +102,7 @@ void read(Check& check, const fb::OpenRounds& in, OpenRounds& out) {
     to.tensor = check.below<TensorId>("rounds.tensor", from->tensor(), kMaxTensorsPerJob);
     to.round = Round{from->round()};
     to.age_ms = from->age_ms();
-    to.resuming = from->resuming();
+    to.stage = check.known<RoundStage>("rounds.stage", from->stage(), kRoundStageCount);
     to.partitions = check.range("rounds.partitions", from->partitions(), 0, kMaxPartitionsPerJob);
     to.expected = check.range("rounds.expected", from->expected(), 0, kMaxWorldSize);
     to.absent = check.range("rounds.absent", from->absent(), 0, to.expected);
@@ -210,8 +210,8 @@ Offset<fb::OpenRounds> pack(Builder& b, const OpenRounds& m) {
   const auto rounds = pack_tables(b, m.rounds, [&](const OpenRound& r) {
     const auto missing = pack_ids(b, r.missing);
     const auto partial = r.partial.empty() ? decltype(missing){} : pack_ids(b, r.partial);
-    return fb::CreateOpenRound(b, r.tensor.value, r.round.value, r.age_ms, r.resuming, r.partitions,
-                               r.expected, r.absent, missing, partial);
+    return fb::CreateOpenRound(b, r.tensor.value, r.round.value, r.age_ms, static_cast<std::uint8_t>(r.stage),
+                               r.partitions, r.expected, r.absent, missing, partial);
   });
   return fb::CreateOpenRounds(b, m.request, rounds, m.more);
 }

@@ -274,8 +274,8 @@ TEST_CASE("unknown enum values are refused, naming message and field") {
   CHECK(refusal(PushPull{.call = static_cast<Operation>(8)}) ==
         "PushPull.operation is 8, this build knows 0 to 7");
   RoundCall call;
-  call.kind = static_cast<RoundKind>(2);
-  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 2, this build knows 0 to 1");
+  call.kind = static_cast<RoundKind>(3);
+  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 3, this build knows 0 to 2");
   CHECK(refusal(PushPull{.dtype = static_cast<DType>(8)}) == "PushPull.dtype is 8, this build knows 0 to 7");
   CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
   CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) ==
@@ -359,6 +359,10 @@ TEST_CASE("numbers beyond their limits are refused") {
              Catch::Contains("Resume.partitions.partition"));
   CHECK_THAT(refusal(Resume{.partitions = std::vector<StoredRounds>(kMaxPartitionsPerResume + 1)}),
              Catch::Contains("Resume.partitions has 257 entries"));
+  CHECK_THAT(refusal(Stored{.rounds = {{PartitionId{kMaxPartitionsPerJob}, Round{1}}}}),
+             Catch::Contains("Stored.rounds.partition"));
+  CHECK_THAT(refusal(Stored{.rounds = std::vector<PartitionRound>(kMaxRoundsPerStored + 1)}),
+             Catch::Contains("Stored.rounds has 257 entries"));
   CHECK_THAT(refusal(Retained{.weight = kMaxWorldSize + 1}), Catch::Contains("Retained.weight"));
   CHECK_THAT(refusal(Aggregate{.applied = std::vector<Round>(kMaxWorldSize + 1)}),
              Catch::Contains("Aggregate.applied has 4097 entries"));

@@ -114,6 +114,7 @@ class RandomMessages {
                           optional_secret(), capabilities()};
       case 41: return local_news();
       case 42: return local_batch();
+      case 43: return stored();
       default: return query();
     }
   }
@@ -134,7 +135,9 @@ class RandomMessages {
   std::optional<Nonce> optional_secret() { return number(0, 1) == 0 ? std::optional<Nonce>() : secret(); }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
   RoundCall call() {
-    return flag() ? RoundCall::broadcast(rank()) : static_cast<Operation>(number(0, kOperationCount - 1));
+    const auto operation = static_cast<Operation>(number(0, kOperationCount - 1));
+    if (flag()) return RoundCall::broadcast(rank());
+    return flag() ? RoundCall::reduce(operation, rank()) : RoundCall(operation);
   }
   std::optional<std::uint32_t> optional_cpu() {
     return flag() ? std::optional(u32(0, kMaxCpus - 1)) : std::nullopt;
@@ -241,7 +244,7 @@ class RandomMessages {
       r = {TensorId{u32(0, kMaxTensorsPerJob - 1)},
            Round{any()},
            any(),
-           flag(),
+           static_cast<RoundStage>(number(0, kRoundStageCount - 1)),
            u32(0, kMaxPartitionsPerJob),
            u32(0, kMaxWorldSize)};
       r.absent = u32(0, r.expected);
@@ -363,7 +366,15 @@ class RandomMessages {
     Resume m{JobRun{any()}, Epoch{u32()}, Generation{u32()}, {}};
     m.partitions.resize(number(0, 20));
     for (StoredRounds& stored : m.partitions)
-      stored = {partition(), Round{any()}, any(), u32()};
+      stored = {partition(), Round{any()}, any(), u32(), flag()};
+    return m;
+  }
+
+  Message stored() {
+    Stored m{JobRun{any()}, Epoch{u32()}, Generation{u32()}, {}};
+    m.rounds.resize(number(0, 20));
+    for (PartitionRound& stored : m.rounds)
+      stored = {partition(), Round{any()}};
     return m;
   }
 

@@ -151,7 +151,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Resume{JobRun{0xb2},
                        Epoch{9},
                        Generation{8},
-                       {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}, 19, 1}}});
+                       {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}, 19, 1, false}}});
   all.push_back(Resumed{PartitionId{13}, Round{813}, 24});
   all.push_back(Fetch{PartitionId{13}, Round{812}, 25, 19});
   all.push_back(Retained{JobRun{0xb2},
@@ -172,10 +172,11 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, {Rank{3}, Rank{5}}, 6, "rank 3 is gone"});
   all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
   all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
-  all.push_back(OpenRounds{29,
-                           {{TensorId{12}, Round{812}, 10'400, false, 2, 8, 2, {Rank{3}, Rank{5}}, {Rank{5}}},
-                            {TensorId{18}, Round{0}, 300, true, 1, 8, 8, {Rank{0}}}},
-                           4});
+  all.push_back(OpenRounds{
+      29,
+      {{TensorId{12}, Round{812}, 10'400, RoundStage::push, 2, 8, 2, {Rank{3}, Rank{5}}, {Rank{5}}},
+       {TensorId{18}, Round{0}, 300, RoundStage::resume, 1, 8, 8, {Rank{0}}}},
+      4});
   all.push_back(AskWaits{30, "resnet50", Subject::tensor, "layer1.weight", 10'000, 250});
   all.push_back(Waits{31,
                       {},
@@ -240,6 +241,8 @@ inline std::vector<Message> sample_messages() {
       {{TensorId{18}, Round{4}, 2500, {Rank{3}, Rank{5}}}}});
   all.push_back(EndCluster{37});
   all.push_back(ClusterEnded{38, 2, 3});
+  all.push_back(Stored{
+      JobRun{0xb2}, Epoch{9}, Generation{8}, {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}}}});
   return all;
 }
 

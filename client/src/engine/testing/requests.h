@@ -34,6 +34,14 @@ inline Request view_of(TensorId tensor, std::span<const std::byte> in, Request::
   return request;
 }
 
+// `out`: empty but at the root.
+inline Request reduce_of(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                         Operation operation, Rank root, Request::Done done) {
+  Request request = push_pull_of(tensor, in, out, operation, std::move(done));
+  request.call = RoundCall::reduce(operation, root);
+  return request;
+}
+
 inline Request broadcast_of(TensorId tensor, std::span<std::byte> buffer, Rank root, Request::Done done) {
   Request request;
   request.tensor = tensor;

@@ -51,6 +51,11 @@ struct Running : ScriptedCluster {
   Outcome outcome;
 };
 
+// What a Stored says of one partition.
+inline std::vector<PartitionRound> one_round(std::uint32_t partition, std::uint64_t round) {
+  return {{PartitionId{partition}, Round{round}}};
+}
+
 inline ClientConfig with(bool retain, std::optional<std::uint64_t> credit = {}) {
   ClientConfig config = ScriptedCluster::default_config();
   config.retain = retain;

@@ -1,0 +1,121 @@
+#include "server/aggregate/last_round.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bps {
+
+LastRound::LastRound(std::span<const Contributor> contributors, const RoundErrors& errors)
+    : contributors_(contributors), errors_(errors), parts_(contributors.size()) {
+  count();
+}
+
+// ---- what came of it ----
+
+void LastRound::begin() {
+  for (Part& part : parts_) {
+    part.over = part.gone;
+    part.stored = part.waits = false;
+  }
+  call_ = {};
+  root_ = kNobody;
+  weight_ = 0;
+  error_ = {};
+  unknown_ = whole_ = false;
+}
+
+void LastRound::complete(const RoundCall& call, std::uint32_t weight) {
+  begin();
+  call_ = call;
+  root_ = find_root(contributors_, call);
+  weight_ = weight;
+  whole_ = true;
+  count();
+}
+
+void LastRound::fail(Error error) {
+  begin();
+  error_ = std::move(error);
+  count();
+}
+
+void LastRound::forget() {
+  begin();
+  unknown_ = true;
+}
+
+// By the rules of confirmed rounds its givers are still in it while a taker is: the root of a broadcast, all
+// others of a reduce, which then is the open round.
+void LastRound::recall(const RoundCall& call, Round round) {
+  unknown_ = false;
+  call_ = call;
+  root_ = find_root(contributors_, call);
+  count();
+  if (!call.is_confirmed()) {
+    error_ = errors_.nobody_has(round);
+  } else if (root_ == kNobody) {
+    if (unstored_ > 0) error_ = errors_.no_root(call, round);
+  } else if (unstored_ > 0 && !call.is_broadcast()) {
+    error_ = errors_.nobody_has(round);
+  } else if (unstored_ > 0 && parts_[root_].over) {
+    const bool is_lost = !contributors_[root_].loss.empty();
+    error_ = is_lost ? errors_.root_lost(root_, call.kind, round) : errors_.nobody_has(round);
+  } else if (call.is_broadcast()) {
+    weight_ = contributors_[root_].weight;
+  }
+}
+
+// ---- who is still in it ----
+
+bool LastRound::note(Part& part, bool Part::*what) {
+  if (part.*what) return false;
+  const bool needed = needs(static_cast<std::uint32_t>(&part - parts_.data()));
+  part.*what = true;
+  return needed && --unstored_ == 0;
+}
+
+bool LastRound::note_gone(std::uint32_t contributor, Round round) {
+  parts_[contributor].gone = true;
+  const bool was_needed = needs(contributor);
+  const bool was_wanted = wants_from(contributor);
+  const bool is_stored = note_over(contributor);
+  const bool is_lost = !contributors_[contributor].loss.empty();
+  if (has_failed() || contributor != root_ || !is_lost) return is_stored;
+  if (!was_wanted && !(was_needed && !call_.is_broadcast())) return is_stored;
+  error_ = errors_.root_lost(contributor, call_.kind, round);
+  return true;
+}
+
+void LastRound::count() {
+  unstored_ = 0;
+  for (std::uint32_t i = 0; i < parts_.size(); ++i)
+    unstored_ += needs(i) ? 1 : 0;
+}
+
+// ---- whoever asks ----
+
+LastRound::Reply LastRound::ask(std::uint32_t contributor) {
+  Part& part = parts_[contributor];
+  Reply reply = Reply::nothing;
+  if (has_failed()) {
+    reply = Reply::failed;
+  } else if (takes(contributor) && !part.stored) {
+    if (whole_) reply = Reply::answer;
+  } else if (is_stored()) {
+    reply = Reply::end;
+  }
+  part.waits = reply == Reply::nothing;
+  return reply;
+}
+
+bool LastRound::is_waited_for() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.waits; });
+}
+
+void LastRound::name_absent(std::vector<std::uint32_t>& absent) const {
+  for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+    if (call_.is_broadcast() && !whole_ ? i == root_ : needs(i)) absent.push_back(i);
+  }
+}
+
+}  // namespace bps
