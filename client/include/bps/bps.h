@@ -319,10 +319,20 @@ BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bp
                                  const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
                                  bps_error* error);
 
-/* Starts to copy the root's `buffer` to all other workers. It must stay valid until the operation is done. On
- * an asynchronous tensor it sets the value that deltas are added to; deltas wait for the first broadcast. */
+/* Starts to copy the root's `buffer` to all other workers. It must stay valid until the operation is done: at
+ * the root when all others have its bytes, elsewhere when they are in `buffer`. On an asynchronous tensor it
+ * sets the value that deltas are added to; deltas wait for the first broadcast. */
 BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer,
                                  int32_t root, bps_handle** handle, bps_error* error);
+
+/* Starts to reduce `in` of all workers into `out` of the root: the same bits that bps_push_pull would give
+ * it. `out` is ignored elsewhere and may be NULL there. `in` and `out` as of bps_push_pull; the operation is
+ * done when the root has the result. A root that is lost ends it with BPS_PEER_LOST on all others.
+ * BPS_INVALID_ARGUMENT: the tensor is asynchronous, the memory is CUDA memory, or the ranks of a host sum
+ * first (local-group). */
+BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in,
+                              const bps_buffer* out, bps_reduce_op operation, int32_t root,
+                              bps_handle** handle, bps_error* error);
 
 /* *done = 1 if the operation has ended, with success or not, and its callbacks have run. Inside a callback:
  * if it has ended. */
@@ -355,7 +365,7 @@ BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* use
 BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
 /* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded, and
- * of a drop. */
+ * of a drop. 1 of a broadcast, and of a reduce at ranks other than its root. */
 BPS_API uint32_t bps_handle_ranks(const bps_handle* handle);
 
 /* A piece of an answer that is read in place. */

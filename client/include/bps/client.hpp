@@ -435,6 +435,26 @@ class Client {
     return Handle(handle);
   }
 
+  // Starts to reduce `in` of all workers into `out` of the root; elsewhere `out` is ignored.
+  Handle reduce(const Tensor& tensor, ConstBuffer in, Buffer out, int root, Op op = Op::sum) {
+    Status status;
+    Handle handle = reduce(tensor, in, out, root, op, status);
+    detail::throw_if_failed(status);
+    return handle;
+  }
+  Handle reduce(const Tensor& tensor, ConstBuffer in, Buffer out, int root, Op op, Status& status) {
+    if (raw_ == nullptr) return status = detail::no_client(), Handle{};
+    if (!in.fits(tensor)) return status = detail::wrong_type("in"), Handle{};
+    if (root == rank() && !out.fits(tensor)) return status = detail::wrong_type("out"), Handle{};
+    const bps_buffer raw_in = in.raw(tensor);
+    const bps_buffer raw_out = out.raw(tensor);
+    bps_handle* handle = nullptr;
+    detail::Call call;
+    status = call.status(bps_reduce(raw_, tensor.id(), &raw_in, &raw_out, static_cast<bps_reduce_op>(op), root,
+                                    &handle, call.error()));
+    return Handle(handle);
+  }
+
   // Memory that every transport moves without a copy.
   Memory allocate(std::size_t bytes) {
     Status status;

@@ -150,6 +150,8 @@ FUNCTIONS: List[_Signature] = [
     ("bps_drop", c_int, [c_void_p, c_uint32, POINTER(c_void_p), _error]),
     ("bps_push_pull", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
+    ("bps_reduce", c_int,
+     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int32, POINTER(c_void_p), _error]),
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),
     ("bps_wait", c_int, [c_void_p, c_int64, _error]),

@@ -197,8 +197,7 @@ class Client:
         Both are contiguous arrays of the tensor's dtype and count, on the host or both on the GPU, untouched until the
         handle says done.
         """
-        if not isinstance(op, Op):
-            raise invalid(f"op is {op!r}, and is to be a bps.Op")
+        self._check_op(op)
         output = self._checked(tensor, source if out is None else out, "out", writable=True)
         given = output if out is None else self._checked(tensor, source, "source", writable=False)
         self._sweep()
@@ -217,6 +216,26 @@ class Client:
         error = _library.new_error()
         _library.check(_library.get().bps_broadcast(
             self._pointer, tensor.number, ctypes.byref(memory.c_buffer()), root, ctypes.byref(handle._raw),
+            ctypes.byref(error)), error)
+        return handle
+
+    def reduce(self, tensor: Tensor, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE) -> Handle:
+        """Starts to reduce `source` of all workers into `out` of the root (None: in place there); returns at once. `out` is
+        ignored elsewhere, and `source` is only read there.
+
+        Both are arrays as those of push_pull, on the host. The handle is done when the root has the result.
+        """
+        self._check_op(op)
+        takes = self.rank == root
+        is_in_place = takes and out is None
+        given = self._checked(tensor, source, "source", writable=is_in_place)
+        output = given if is_in_place else self._checked(tensor, out, "out", writable=True) if takes else None
+        self._sweep()
+        handle = Handle(self, tensor, (given,) if output is None else (given, output))
+        error = _library.new_error()
+        _library.check(_library.get().bps_reduce(
+            self._pointer, tensor.number, ctypes.byref(given.c_buffer()),
+            None if output is None else ctypes.byref(output.c_buffer()), int(op), root, ctypes.byref(handle._raw),
             ctypes.byref(error)), error)
         return handle
 
@@ -325,6 +344,11 @@ class Client:
     def _check_tensor(tensor: Any) -> None:
         if not isinstance(tensor, Tensor):
             raise invalid(f"{tensor!r} is no tensor: pass what declare() has returned")
+
+    @staticmethod
+    def _check_op(op: Any) -> None:
+        if not isinstance(op, Op):
+            raise invalid(f"op is {op!r}, and is to be a bps.Op")
 
     def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
         self._check_tensor(tensor)

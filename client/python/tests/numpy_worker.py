@@ -52,6 +52,34 @@ def bitwise():
     print("right")
 
 
+def exchanges():
+    """Broadcast and reduce from and to every rank, in turns with push_pull, are NumPy's bit for bit, on one tensor."""
+    with bps.Client() as client:
+        rank, ranks = client.rank, range(client.world_size)
+        tensor, = client.declare([bps.TensorSpec("weight", bps.DType.F32, 200_003)])
+        for step in range(4 * len(ranks)):
+            root = step % len(ranks)
+            given = [gradient(other, step, 200_003) for other in ranks]
+            total = given[0].copy()
+            for other in given[1:]:
+                total += other
+            mine, out = given[rank].copy(), numpy.zeros(200_003, "f4")
+            if step % 3 == 0:
+                handle = client.reduce(tensor, mine, out if step % 2 == 0 else None, root, bps.Op.SUM)
+                expected = total if rank == root else given[rank]
+                got = mine if step % 2 == 1 or rank != root else out
+            elif step % 3 == 1:
+                handle = client.broadcast(tensor, mine, root)
+                got, expected = mine, given[root]
+            else:
+                handle = client.push_pull(tensor, mine, out, bps.Op.SUM)
+                got, expected = out, total
+            handle.wait()
+            assert got.tobytes() == expected.tobytes(), (step, root)
+            assert handle.ranks == (len(ranks) if step % 3 == 2 or (step % 3 == 0 and rank == root) else 1), handle.ranks
+    print("right")
+
+
 KINDS = ((bps.DType.F32, "f4"), (bps.DType.I64, "i8"), (bps.DType.F64, "f8"))
 
 

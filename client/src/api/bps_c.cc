@@ -31,6 +31,12 @@ Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& 
   return {};
 }
 
+Result<Operation> read_operation(bps_reduce_op operation) {
+  const auto code = number_of(operation);
+  if (code < BPS_SUM || code >= kOperationCount) return invalid(fmt::format("operation {} is unknown", code));
+  return static_cast<Operation>(code);
+}
+
 Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t index,
                                       const ClientConfig& config) {
   if (spec.name == nullptr || spec.name[0] == 0) return invalid(fmt::format("specs[{}] has no name", index));
@@ -342,10 +348,28 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     if (!request.view) {
       if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
-    const auto code = number_of(operation);
-    if (code < BPS_SUM || code >= kOperationCount)
-      return invalid(fmt::format("operation {} is unknown", code));
-    request.call = static_cast<Operation>(code);
+    const Result<Operation> known = read_operation(operation);
+    if (!known) return known.error();
+    request.call = *known;
+    return begin(client, std::move(request), handle);
+  });
+}
+
+bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
+                      bps_reduce_op operation, int32_t root, bps_handle** handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
+    *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    Request request;
+    request.tensor = TensorId{tensor};
+    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+    if (root == bps_rank(client)) {
+      if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
+    }
+    const Result<Operation> known = read_operation(operation);
+    if (!known) return known.error();
+    request.call = RoundCall::reduce(*known, Rank{static_cast<std::uint32_t>(root)});
     return begin(client, std::move(request), handle);
   });
 }

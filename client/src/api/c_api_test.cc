@@ -395,6 +395,42 @@ TEST_CASE("c api: two workers sum, and the one that stays learns that the other 
   bps_handle_free(a);
 }
 
+TEST_CASE("c api: two workers reduce to one, which alone needs an output") {
+  const TwoWorkers job;
+  const std::size_t count = 100'000;
+  std::vector<float> one(count, 1.0f), two(count, 2.0f), sum(count);
+  const bps_tensor tensor = job.a.declare("t", count);
+  CHECK(job.b.declare("t", count) == tensor);
+  const bps_buffer in_a = OpenClient::buffer(one), in_b = OpenClient::buffer(two),
+                   out = OpenClient::buffer(sum);
+  bps_handle *a = nullptr, *b = nullptr;
+  for (const int32_t root : {1, 0}) {
+    std::fill(sum.begin(), sum.end(), 0.0f);
+    REQUIRE(bps_reduce(job.a, tensor, &in_a, root == 0 ? &out : nullptr, BPS_SUM, root, &a, nullptr) ==
+            BPS_OK);
+    REQUIRE(bps_reduce(job.b, tensor, &in_b, root == 1 ? &out : nullptr, BPS_SUM, root, &b, nullptr) ==
+            BPS_OK);
+    for (bps_handle* const handle : {a, b}) {
+      const bool is_root = (handle == a) == (root == 0);
+      CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
+      CHECK(bps_handle_ranks(handle) == (is_root ? 2 : 1));
+      bps_handle_free(handle);
+    }
+    CHECK(sum == std::vector<float>(count, 3.0f));
+    CHECK(one == std::vector<float>(count, 1.0f));
+    CHECK(two == std::vector<float>(count, 2.0f));
+  }
+  Refusal why;
+  CHECK(bps_reduce(job.a, tensor, &in_a, nullptr, BPS_SUM, 0, &a, why) == BPS_INVALID_ARGUMENT);
+  CHECK_THAT(why.message(), Contains("buffer 'out' is NULL"));
+  CHECK(bps_reduce(job.a, tensor, nullptr, &out, BPS_SUM, 0, &a, why) == BPS_INVALID_ARGUMENT);
+  CHECK(bps_reduce(job.a, tensor, &in_a, &out, BPS_SUM, 2, &a, why) == BPS_INVALID_ARGUMENT);
+  CHECK_THAT(why.message(), Contains("root 2 is no rank of this job"));
+  CHECK(bps_reduce(job.a, tensor, &in_a, &out, static_cast<bps_reduce_op>(9), 0, &a, why) ==
+        BPS_INVALID_ARGUMENT);
+  CHECK(bps_reduce(nullptr, tensor, &in_a, &out, BPS_SUM, 0, &a, why) == BPS_INVALID_ARGUMENT);
+}
+
 TEST_CASE("c api: ranks that call different things on a tensor lose it, with one error, and nothing else") {
   const bps::ExpectLog differ("round 0 of t (partition 0): rank");
   const TwoWorkers job;

@@ -63,6 +63,9 @@ void round_trip(bps::Client& client, const char* name, bps::DType dtype) {
   client.push_pull(tensor, out.data()).wait();
   client.broadcast(tensor, out, 0).wait();
   check(in == out, std::string("in place and broadcast of ") + name);
+  std::fill(out.begin(), out.end(), T{});
+  client.reduce(tensor, in, out, 0).wait();
+  check(in == out, std::string("reduce of ") + name);
 }
 
 void errors(bps::Client& client) {
