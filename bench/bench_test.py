@@ -44,7 +44,7 @@ class BenchTest(unittest.TestCase):
         return [json.loads(line) for line in run.stdout.splitlines()]
 
     def assert_measured(self, line, **expected):
-        self.assertEqual(list(line), FIELDS + (LIMITS if line["link_bps"] > 0 else []) + (OURS if line["bench"] in ("pushpull", "latency") else []))
+        self.assertEqual(list(line), FIELDS + (LIMITS if line["link_bps"] > 0 else []) + (OURS if line["bench"] in ("pushpull", "latency", "push_pull", "broadcast", "reduce") else []))
         self.assertEqual({key: line[key] for key in expected}, expected)
         self.assertIs(line["verified"], True)
         self.assertGreater(line["algbw_GBps"], 0)
@@ -130,6 +130,15 @@ class BenchTest(unittest.TestCase):
                                          "--tls-cert", certificate, "--tls-key", key, "--tls-ca", certificate)
         self.assertEqual((main["bench"], main["tls"], main["verified"]), ("pushpull", False, True))
         self.assertEqual((other["bench"], other["tls"], other["verified"]), ("pushpull[tls=true]", True, True))
+
+    def test_exchange(self):
+        for kind in ("broadcast", "reduce"):
+            with self.subTest(kind=kind):
+                lines = self.lines("exchange", "--kind", kind, "--workers", "3", "--servers", "2", "--bytes", "3MB", "--iters", "4")
+                self.assertEqual([line["bench"] for line in lines], [kind, "push_pull", "ratio"])
+                for line in lines[:2]:
+                    self.assert_measured(line, bench=line["bench"], servers=2)
+                self.assertEqual(lines[2]["between"], kind + "/push_pull")
 
     def test_transports_and_memory_of_tensors(self):
         also = "memory=allocated;memory=view;transport=shm;transport=shm,memory=allocated;transport=shm,memory=view"

@@ -87,10 +87,13 @@ TEST_CASE("a worker's options survive the command line") {
   options.listen = "10.88.0.3";
   options.raw_slices = {1, 20, 300};
   options.echo_bytes = 65536;
-  options.engines = {
-      {EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
-      {EngineKind::floor},
-      {.kind = EngineKind::gpu_pushpull, .local_group = GroupUse::nccl, .is_part = true, .product = 512}};
+  options.engines = {{EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
+                     {EngineKind::floor},
+                     {.kind = EngineKind::gpu_pushpull,
+                      .local_group = GroupUse::nccl,
+                      .exchange = ExchangeUse::reduce,
+                      .is_part = true,
+                      .product = 512}};
   options.scheduler = "127.0.0.1:4710";
   options.bandwidth_bps = 1'000'000'000;
   options.same_host = false;
@@ -109,6 +112,7 @@ TEST_CASE("a worker's options survive the command line") {
   CHECK(back->engines[0].transport == TransportUse::shm);
   CHECK(back->engines[2].kind == EngineKind::gpu_pushpull);
   CHECK(back->engines[2].local_group == GroupUse::nccl);
+  CHECK(back->engines[2].exchange == ExchangeUse::reduce);
   CHECK(back->engines[2].is_part);
   CHECK(back->engines[2].product == 512);
   for (const char* bad : {"nonsense", "index=x", "dtype=8", "clients=0", "engine=kind:99", "engine=kind",

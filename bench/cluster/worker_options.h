@@ -58,6 +58,10 @@ inline constexpr std::string_view kTransportUses[] = {"tcp", "shm", "auto", "rdm
 enum class GroupUse : std::uint8_t { off = 0, host = 1, nccl = 2 };
 inline constexpr std::string_view kGroupUses[] = {"off", "host", "nccl"};
 
+// What `exchange` measures; the root of a round is its number, modulo the number of workers.
+enum class ExchangeUse : std::uint8_t { push_pull = 0, broadcast = 1, reduce = 2 };
+inline constexpr std::string_view kExchangeUses[] = {"push_pull", "broadcast", "reduce"};
+
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;
   // Not of raw ones. -1: the library's default.
@@ -70,6 +74,7 @@ struct EngineOptions {
   bool tls = false;
   bool by_priority = true;  // of `replay`
   GroupUse local_group = GroupUse::off;
+  ExchangeUse exchange = ExchangeUse::push_pull;  // of pushpull
   // Each worker has its part of the tensors, one of as many as there are workers, to itself: what it sends
   // for its host when all workers are a local group.
   bool is_part = false;

@@ -220,6 +220,7 @@ EngineOptions Options::engine(EngineKind kind) const {
   engine.checksum = checksum;
   engine.tls = tls;
   engine.local_group = chosen<GroupUse>(kGroupUses, local_group);
+  engine.exchange = chosen<ExchangeUse>(kExchangeUses, exchange);
   return engine;
 }
 

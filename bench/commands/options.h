@@ -43,6 +43,7 @@ struct Options {
   TlsFiles tls_files;
   std::string shards = "auto";
   std::string local_group{kGroupUses[0]};
+  std::string exchange{kExchangeUses[0]};
   // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
   bool in_place = false;

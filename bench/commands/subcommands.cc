@@ -11,6 +11,8 @@ namespace {
 constexpr Subcommand kSubcommands[] = {
     {"pushpull", "push_pull of large tensors: GB/s, CPU seconds per GB; with --floor also raw TCP, in turns",
      pushpull_command},
+    {"exchange", "broadcast, reduce or push_pull of large tensors, each beside push_pull, in turns",
+     exchange_command},
     {"latency", "small push_pulls against a raw TCP echo, in turns", latency_command},
     {"priority", "a small urgent tensor beside bulk, against two raw sockets, in turns", priority_command},
     {"lanes", "many clients in a process against few lanes that carry as much; how long joining takes",

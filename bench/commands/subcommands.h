@@ -19,6 +19,7 @@ struct Subcommand {
 std::span<const Subcommand> subcommands();
 
 int pushpull_command(int argc, const char* const* argv);
+int exchange_command(int argc, const char* const* argv);
 int latency_command(int argc, const char* const* argv);
 int priority_command(int argc, const char* const* argv);
 int lanes_command(int argc, const char* const* argv);

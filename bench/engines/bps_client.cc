@@ -150,6 +150,26 @@ Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, const bps_buffer& in, 
   return start(tensor, in, &out, BPS_SUM);
 }
 
+Result<BpsHandle> BpsClient::broadcast(bps_tensor tensor, std::span<std::byte> buffer, std::uint32_t root) {
+  bps_error error = BPS_ERROR_INIT;
+  bps_handle* handle = nullptr;
+  const bps_buffer raw = describe(buffer);
+  if (bps_broadcast(client_, tensor, &raw, static_cast<std::int32_t>(root), &handle, &error) != BPS_OK)
+    return to_error(error);
+  return BpsHandle(handle);
+}
+
+Result<BpsHandle> BpsClient::reduce(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+                                    std::uint32_t root) {
+  bps_error error = BPS_ERROR_INIT;
+  bps_handle* handle = nullptr;
+  const bps_buffer from = describe(in), to = describe(out);
+  if (bps_reduce(client_, tensor, &from, &to, BPS_SUM, static_cast<std::int32_t>(root), &handle, &error) !=
+      BPS_OK)
+    return to_error(error);
+  return BpsHandle(handle);
+}
+
 Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
   return start(tensor, describe(in), nullptr, BPS_SUM);
 }

@@ -73,6 +73,10 @@ class BpsClient {
                               bps_reduce_op operation = BPS_SUM);
   // Memory of whatever kind.
   Result<BpsHandle> push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out);
+  Result<BpsHandle> broadcast(bps_tensor tensor, std::span<std::byte> buffer, std::uint32_t root);
+  // `out` is used at the root only.
+  Result<BpsHandle> reduce(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+                           std::uint32_t root);
   // The answer is read in place.
   Result<BpsHandle> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 

@@ -1,5 +1,6 @@
 #include "bench/engines/bps_engine.h"
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -50,19 +51,24 @@ class BpsEngine final : public Engine {
   }
 
   Status prepare(std::uint64_t round) override {
-    for (std::uint32_t i = 0; i < clients_.size(); ++i)
-      fill_contribution(pattern_, rank_of(i), round, memory_[i].in);
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      const bool is_copied = engine_.exchange == ExchangeUse::broadcast;
+      const std::span<std::byte> memory = is_copied ? memory_[i].out : memory_[i].in;
+      // What comes from elsewhere is not there before.
+      if (is_copied && rank_of(i) != root_of(round)) {
+        std::fill(memory.begin(), memory.end(), std::byte{0xff});
+      } else {
+        fill_contribution(pattern_, rank_of(i), round, memory);
+      }
+    }
     return {};
   }
 
-  Status run(std::uint64_t) override {
+  Status run(std::uint64_t round) override {
     std::size_t next = 0;
     for (std::uint32_t i = 0; i < clients_.size(); ++i) {
       for (std::uint32_t k = 0; k < options_.tensors; ++k) {
-        auto operation =
-            engine_.memory == MemoryUse::view
-                ? clients_[i].push_pull_view(tensors_[i][k], tensor(memory_[i].in, k))
-                : clients_[i].push_pull(tensors_[i][k], tensor(memory_[i].in, k), tensor(memory_[i].out, k));
+        auto operation = start(i, k, root_of(round));
         if (!operation) return operation.error();
         operations_[next++] = std::move(*operation);
       }
@@ -75,8 +81,13 @@ class BpsEngine final : public Engine {
 
   Status check(std::uint64_t round) override {
     if (engine_.memory == MemoryUse::view) return check_views(round);
-    for (const Memory& memory : memory_) {
-      const std::string wrong = check_sum(pattern_, round, memory.out);
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      std::string wrong;
+      if (engine_.exchange == ExchangeUse::broadcast) {
+        wrong = check_contribution(pattern_, root_of(round), round, memory_[i].out);
+      } else if (engine_.exchange == ExchangeUse::push_pull || rank_of(i) == root_of(round)) {
+        wrong = check_sum(pattern_, round, memory_[i].out);
+      }
       if (!wrong.empty()) return make_error(ErrorCode::internal, wrong);
     }
     return {};
@@ -107,6 +118,16 @@ class BpsEngine final : public Engine {
     return {};
   }
 
+  Result<BpsHandle> start(std::uint32_t client, std::uint32_t index, std::uint32_t root) {
+    const bps_tensor id = tensors_[client][index];
+    const std::span<std::byte> in = tensor(memory_[client].in, index);
+    const std::span<std::byte> out = tensor(memory_[client].out, index);
+    if (engine_.exchange == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, root);
+    if (engine_.exchange == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, root);
+    if (engine_.memory == MemoryUse::view) return clients_[client].push_pull_view(id, in);
+    return clients_[client].push_pull(id, in, out);
+  }
+
   // All of an answer, then it is given back.
   Status check_view(BpsHandle& operation, std::uint64_t round, std::uint64_t first_byte) {
     std::uint64_t next = 0;
@@ -134,6 +155,10 @@ class BpsEngine final : public Engine {
       if (!status && result) result = std::move(status);
     }
     return result;
+  }
+
+  std::uint32_t root_of(std::uint64_t round) const {
+    return static_cast<std::uint32_t>(round % options_.workers);
   }
 
   std::uint32_t rank_of(std::uint32_t client) const { return options_.index * options_.clients + client; }

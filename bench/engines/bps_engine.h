@@ -1,4 +1,4 @@
-// The ranks of one worker process: in a round each of them push_pulls all its tensors.
+// The ranks of one worker process: in a round each of them exchanges all its tensors.
 #pragma once
 
 #include <memory>

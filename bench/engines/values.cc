@@ -94,6 +94,22 @@ Table<T> sums(const Pattern& pattern) {
   return table;
 }
 
+// That `bytes`, which begin at element `first`, are those of the table.
+template <class T>
+std::string check_table(const Pattern& pattern, const Table<T>& table, std::uint64_t round,
+                        std::span<const std::byte> bytes, std::uint64_t first, const char* what) {
+  const std::uint32_t kinds = kinds_of(pattern);
+  const T* from = reinterpret_cast<const T*>(bytes.data());
+  const std::size_t count = bytes.size() / sizeof(T);
+  for (std::size_t i = 0; i < count; ++i) {
+    const T expected = table[kind_of(first + i, round, kinds)];
+    if (std::memcmp(&from[i], &expected, sizeof(T)) == 0) continue;
+    return fmt::format("element {} of {} in round {} is {}, {} is {}", first + i, first + count, round,
+                       from[i], what, expected);
+  }
+  return {};
+}
+
 template <class Function>
 auto with_type(DType dtype, Function&& function) {
   switch (dtype) {
@@ -145,20 +161,16 @@ void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t
 
 std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum,
                       std::uint64_t first) {
-  return with_type(pattern.dtype, [&](auto sample) -> std::string {
-    using T = decltype(sample);
-    const Table<T> table = sums<T>(pattern);
-    const std::uint32_t kinds = kinds_of(pattern);
-    const T* from = reinterpret_cast<const T*>(sum.data());
-    const std::size_t count = sum.size() / sizeof(T);
-    for (std::size_t i = 0; i < count; ++i) {
-      const T expected = table[kind_of(first + i, round, kinds)];
-      if (std::memcmp(&from[i], &expected, sizeof(T)) != 0) {
-        return fmt::format("element {} of {} in round {} is {}, its sum is {}", first + i, first + count,
-                           round, from[i], expected);
-      }
-    }
-    return {};
+  return with_type(pattern.dtype, [&](auto sample) {
+    return check_table(pattern, sums<decltype(sample)>(pattern), round, sum, first, "its sum");
+  });
+}
+
+std::string check_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
+                               std::span<const std::byte> bytes) {
+  return with_type(pattern.dtype, [&](auto sample) {
+    return check_table(pattern, contributions<decltype(sample)>(pattern, rank), round, bytes, 0,
+                       "what its root has");
   });
 }
 

@@ -32,6 +32,10 @@ void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t
 std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum,
                       std::uint64_t first = 0);
 
+// The same of what worker `rank` pushes.
+std::string check_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
+                               std::span<const std::byte> bytes);
+
 // What the raw servers send: byte j is a function of j.
 void fill_raw(std::span<std::byte> out);
 // Empty if `bytes` is what fill_raw makes.

@@ -42,6 +42,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "join-timeout",
     "json",
     "key-file",
+    "kind",
     "late",
     "library",
     "link",

@@ -1,0 +1,51 @@
+// exchange: rounds of one kind beside push_pull of the same tensors, in turns.
+#include <iterator>
+
+#include "bench/commands/race.h"
+#include "bench/commands/subcommands.h"
+
+namespace bps::bench {
+namespace {
+
+Result<Outcome> run_exchange(const Options& options) {
+  auto race = Race::of(options);
+  if (!race) return race.error();
+  EngineOptions engine = options.engine(EngineKind::pushpull);
+  const bool is_push_pull = engine.exchange == ExchangeUse::push_pull;
+  race->add(engine, {options.exchange, options.engine_settings()});
+  engine.exchange = ExchangeUse::push_pull;
+  if (!is_push_pull) race->add(engine, {std::string(kExchangeUses[0]), options.engine_settings()});
+  const auto measured = race->run();
+  if (!measured) return measured.error();
+  Outcome outcome;
+  for (const Side& side : *measured)
+    add_series(outcome, options, side.series, side.series.name == kExchangeUses[0]);
+  if (!is_push_pull) {
+    const Series& first = measured->front().series;
+    const Series& second = measured->back().series;
+    add_ratio(outcome, first.name + "/" + second.name, "seconds",
+              median_of(ratios(first.seconds, second.seconds)));
+  }
+  return outcome;
+}
+
+}  // namespace
+
+int exchange_command(int argc, const char* const* argv) {
+  Options options;
+  options.exchange = kExchangeUses[1];
+  Config config(
+      "bps-bench exchange",
+      "Times rounds of one kind and, in turns, push_pull of the same tensors. The root changes from "
+      "round to round. Every element of every result is checked.");
+  add_common_flags(config, options);
+  add_tensor_flags(config, options);
+  add_link_flags(config, options);
+  add_library_flags(config, options);
+  config.add("kind", options.exchange, "What the workers call")
+      .choices({std::begin(kExchangeUses), std::end(kExchangeUses)});
+  if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
+  return finish(options.json, run_exchange(options));
+}
+
+}  // namespace bps::bench
