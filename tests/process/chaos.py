@@ -124,6 +124,7 @@ class Round(DaemonTest):
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
         words += self.group_words()
+        words += ["--exchanges"] * plan.exchanges
         words += ["--drop-every", plan.drop_every] if plan.drop_every else []
         environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": grace}
         if plan.data_threads:

@@ -63,6 +63,8 @@ class Plan:
     groups: tuple = ()
     # Of each worker, over TCP; 0: as many as the library thinks best.
     data_threads: int = 0
+    # After each push_pull a reduce and a broadcast, with roots that change.
+    exchanges: bool = False
     # After so many rounds tensors are dropped and declared again; 0: never.
     drop_every: int = 0
 
@@ -72,6 +74,7 @@ class Plan:
         extra += ", shrink" if self.shrinks is not None else ""
         extra += f", groups of {' and '.join(map(str, self.groups))}" if self.groups else ""
         extra += f", {self.data_threads} data threads" if self.data_threads else ""
+        extra += ", exchanges" if self.exchanges else ""
         extra += f", dropped every {self.drop_every} rounds" if self.drop_every else ""
         when = f"{self.moment:.2f} s after {'round 1' if self.running else 'the start'}"
         return (f"{self.transport}, {self.workers} workers, {self.servers} servers, {self.shards} shards, {len(self.sizes)} tensors of "
@@ -167,4 +170,6 @@ def draw(seed, transport="", can_cut=True, can_link=True):
     if plan.transport == "tcp" and not plan.groups:
         plan.data_threads = dice.choice((0, 0, 2, 3, 5))
     plan.drop_every = dice.choice((0, 0, 1, 3))
+    # A root that is lost fails its round, and ranks that sum first know no reduce.
+    plan.exchanges = dice.random() < 0.6 and plan.shrinks is None and not plan.groups
     return plan

@@ -67,6 +67,7 @@ struct Flags {
   bool until_told = false;  // rounds until rank 0 has a line on stdin; "reached N" every 50 ms
   bool priorities = false;  // a tensor's number is its priority
   bool broadcast = false;   // each tensor first, from rank (its number mod the world's size)
+  bool exchanges = false;  // after each push_pull a reduce, then a broadcast, to and from a root that changes
   bool barrier = false;
   bool allocated = false;
   std::uint64_t may_lose = kNobody;
@@ -218,12 +219,13 @@ class Training {
     tensors_ = client.declare(specs_);
   }
 
-  bool broadcast() {
+  // Tensor t from rank (round + t) modulo the world's size.
+  bool broadcast(std::uint64_t round) {
     std::vector<bps::Handle> handles;
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
-      const std::uint64_t root = t % size_;
+      const std::uint64_t root = (round + t) % size_;
       std::fill(data_[t].begin(), data_[t].end(), -1.0F);
-      if (rank() == root) fill(t, 0);
+      if (rank() == root) fill(t, round);
       if (gpu_ != nullptr) gpu_->write(t, data_[t]);
       handles.push_back(gpu_ != nullptr ? client_.broadcast(tensors_[t], on_gpu(t), static_cast<int>(root))
                                         : client_.broadcast(tensors_[t], data_[t], static_cast<int>(root)));
@@ -231,7 +233,27 @@ class Training {
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
       finish(t, handles[t]);
       for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
-        if (!check("broadcast", 0, t, i, value(flags_, t % size_, t, i))) return false;
+        if (!check("broadcast", round, t, i, value(flags_, (round + t) % size_, round + t, i))) return false;
+      }
+    }
+    return true;
+  }
+
+  // The same roots; in place there. The others keep what they give.
+  bool reduce(std::uint64_t round) {
+    std::vector<bps::Handle> handles;
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      fill(t, round);
+      const auto root = static_cast<int>((round + t) % size_);
+      handles.push_back(client_.reduce(tensors_[t], data_[t], data_[t], root));
+    }
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      handles[t].wait();
+      const bool is_root = rank() == (round + t) % size_;
+      for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
+        const float expected =
+            is_root ? sum(flags_, size_, round + t, i) : value(flags_, rank(), round + t, i);
+        if (!check("reduce", round, t, i, expected)) return false;
       }
     }
     return true;
@@ -267,6 +289,7 @@ class Training {
         checksum_.add(data_[t][i]);
       }
     }
+    if (flags_.exchanges && !(reduce(round) && broadcast(round))) return false;
     if (flags_.until_told) handles.back().wait();
     if (last && !stopped()) {
       std::cerr << "wrong sum: round " << round << ": " << stop_[0] << " of the ranks that stop, not 1\n";
@@ -358,7 +381,7 @@ int run(const Flags& flags) {
   Training training(flags, data, stop, gpu ? &*gpu : nullptr, client);
   say("declared");
   if (flags.hold_first) wait_for_a_line();
-  if (flags.broadcast && !training.broadcast()) return 1;
+  if (flags.broadcast && !training.broadcast(0)) return 1;
 
   Progress progress;
   std::uint64_t rounds = 0;
@@ -402,6 +425,7 @@ bool* switch_of(Flags& flags, const std::string& flag) {
          : flag == "--until-told" ? &flags.until_told
          : flag == "--priorities" ? &flags.priorities
          : flag == "--broadcast"  ? &flags.broadcast
+         : flag == "--exchanges"  ? &flags.exchanges
          : flag == "--allocated"  ? &flags.allocated
                                   : nullptr;
 }
