@@ -43,6 +43,9 @@ class ExamplesTest(WorkerTest):
         output = self.run_example(2, "train_transformer.py", "--device", "cuda", status=78, CUDA_VISIBLE_DEVICES="")
         self.assertIn("--device cuda, and PyTorch sees no GPU here", output)
 
+    def test_exchanges(self):
+        self.assertEqual(self.run_example(3, "exchanges.py").count("right"), 3)
+
     def test_horovod_script(self):
         self.assertIn("accuracy", self.run_example(2, "horovod_style.py", "--epochs", "1"))
         self.assertIn("accuracy", self.run_example(2, "horovod_style.py", "--epochs", "1", "--fp16-allreduce"))

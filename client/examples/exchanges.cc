@@ -1,0 +1,44 @@
+// Every exchange that there is, on one tensor.
+//
+//   bps-run -n 4 -s 2 -- ./exchanges                  four workers and two servers on this host
+//   ./exchanges                                       one worker, with nothing else started
+#include <bps/client.hpp>
+#include <cstdio>
+#include <vector>
+
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    std::fprintf(stderr,
+                 "exchanges takes no arguments; it runs in a cluster: bps-run -n 4 -s 2 -- ./exchanges\n");
+    return 64;
+  }
+  return bps::run_main(argv[0], [] {  // prints an error, and returns its exit code
+    // Memory first: it must outlive the client, whatever happens.
+    std::vector<float> mine(100'000), result(mine.size());
+    bps::Client client{bps::Options{}};  // rank, size and scheduler come from the environment
+    const int rank = client.rank(), size = client.world_size(), last = size - 1;
+    const bps::Tensor tensor = client.declare("values", bps::DType::f32, mine.size());
+    mine.assign(mine.size(), static_cast<float>(rank + 1));
+    const float total = static_cast<float>(size * (size + 1)) / 2;
+    int wrong = 0;
+    const auto expect = [&](const char* call, const std::vector<float>& found, float expected) {
+      if (found.front() == expected && found.back() == expected) return;
+      std::fprintf(stderr, "rank %d: %s gave %g, not %g\n", rank, call, found.back(), expected);
+      ++wrong;
+    };
+
+    client.push_pull(tensor, mine, result, bps::Op::sum).wait();  // everyone gets the sum
+    expect("push_pull", result, total);
+
+    result.assign(result.size(), 0);
+    client.reduce(tensor, mine, result, /*root=*/last, bps::Op::sum).wait();  // the root alone gets it
+    expect("reduce", result, rank == last ? total : 0);
+
+    client.broadcast(tensor, mine, /*root=*/last).wait();  // everyone gets what the root has
+    expect("broadcast", mine, static_cast<float>(size));
+
+    client.close();
+    if (wrong == 0) std::printf("rank %d of %d: right\n", rank, size);
+    return wrong == 0 ? 0 : 1;
+  });
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Every exchange that there is, on one tensor.
+
+    bps-run -n 4 -s 2 -- python3 exchanges.py        four workers and two servers on this host
+    python3 exchanges.py                             one worker, with nothing else started
+"""
+import in_tree  # noqa: F401
+import bps
+import numpy
+
+
+def main():
+    with bps.Client() as client:  # rank, size and scheduler come from the environment
+        rank, size, last = client.rank, client.world_size, client.world_size - 1
+        tensor, = client.declare([bps.TensorSpec("values", bps.DType.F32, 100_000)])
+        mine, result = numpy.full(100_000, rank + 1, "f4"), numpy.zeros(100_000, "f4")
+        total = size * (size + 1) // 2
+
+        client.push_pull(tensor, mine, result, bps.Op.SUM).wait()  # everyone gets the sum
+        assert (result == total).all(), result
+
+        result[:] = 0
+        client.reduce(tensor, mine, result, root=last, op=bps.Op.SUM).wait()  # the root alone gets it
+        assert (result == (total if rank == last else 0)).all(), result
+
+        client.broadcast(tensor, mine, root=last).wait()  # everyone gets what the root has
+        assert (mine == size).all(), mine
+    print(f"rank {rank} of {size}: right")
+
+
+if __name__ == "__main__":
+    main()
