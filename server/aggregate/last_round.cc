@@ -17,10 +17,11 @@ void LastRound::begin() {
     part.over = part.gone;
     part.stored = part.waits = false;
   }
+  waiting_ = 0;
   call_ = {};
   root_ = kNobody;
   weight_ = 0;
-  error_ = {};
+  if (has_failed()) error_ = {};
   unknown_ = whole_ = false;
 }
 
@@ -104,12 +105,8 @@ LastRound::Reply LastRound::ask(std::uint32_t contributor) {
   } else if (is_stored()) {
     reply = Reply::end;
   }
-  part.waits = reply == Reply::nothing;
+  set_waits(part, reply == Reply::nothing);
   return reply;
-}
-
-bool LastRound::is_waited_for() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.waits; });
 }
 
 void LastRound::name_absent(std::vector<std::uint32_t>& absent) const {

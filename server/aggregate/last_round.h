@@ -78,17 +78,17 @@ class LastRound {
   enum class Reply : std::uint8_t { nothing, answer, end, failed };
   Reply ask(std::uint32_t contributor);
   // It does not wait any more: its lane is gone.
-  void lost(std::uint32_t contributor) { parts_[contributor].waits = false; }
+  void lost(std::uint32_t contributor) { set_waits(parts_[contributor], false); }
   // Calls `reply(contributor, Reply)` for those that have one now.
   template <class Say>
   void reply_to_waiting(Say say) {
-    for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+    for (std::uint32_t i = 0; waiting_ > 0 && i < parts_.size(); ++i) {
       if (!parts_[i].waits) continue;
       const Reply reply = ask(i);
       if (reply != Reply::nothing) say(i, reply);
     }
   }
-  bool is_waited_for() const;
+  bool is_waited_for() const { return waiting_ > 0; }
   // Those for which it is waited.
   void name_absent(std::vector<std::uint32_t>& absent) const;
 
@@ -106,6 +106,10 @@ class LastRound {
     return takes(contributor) && !parts_[contributor].stored && !parts_[contributor].over;
   }
   bool note(Part& part, bool Part::*what);
+  void set_waits(Part& part, bool waits) {
+    waiting_ += static_cast<std::uint32_t>(waits) - static_cast<std::uint32_t>(part.waits);
+    part.waits = waits;
+  }
   void count();
 
   const std::span<const Contributor> contributors_;
@@ -115,9 +119,10 @@ class LastRound {
   std::uint32_t root_ = kNobody;
   std::uint32_t weight_ = 0;
   Error error_;
-  bool unknown_ = false;  // nobody has said yet what it was
-  bool whole_ = false;    // its bytes are here
-  std::uint32_t unstored_ = 0;
+  bool unknown_ = false;        // nobody has said yet what it was
+  bool whole_ = false;          // its bytes are here
+  std::uint32_t unstored_ = 0;  // takers
+  std::uint32_t waiting_ = 0;
 };
 
 }  // namespace bps

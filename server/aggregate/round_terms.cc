@@ -10,8 +10,8 @@ Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   opener_ = contributor;
   call_ = header.call;
   count_ = header.count;
-  if (Error error = parted(header.round); error.code != ErrorCode::ok) return error;
-  return {};
+  if (parted_.code == ErrorCode::ok && !any_left_) return {};
+  return parted(header.round);
 }
 
 // Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and

@@ -4,6 +4,7 @@
 // Owner: SyncAggregator, whose shape, contributors and errors it reads. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,9 +32,11 @@ class RoundTerms {
   void note_failed(const Error& error) {
     if (error.code == ErrorCode::configuration && parted_.code == ErrorCode::ok) parted_ = error;
   }
-  void note_left(std::uint32_t contributor) { left_[contributor] = true; }
-  // It had dropped the tensor: now it is lost like others.
-  void note_died(std::uint32_t contributor) { left_[contributor] = false; }
+  // It has left, or is lost after it had dropped the tensor.
+  void set_left(std::uint32_t contributor, bool left) {
+    left_[contributor] = left;
+    any_left_ = std::find(left_.begin(), left_.end(), true) != left_.end();
+  }
   bool has_left(std::uint32_t contributor) const { return left_[contributor]; }
   const std::vector<bool>& left() const { return left_; }
   // Why a round fails that is neither the open one nor the one before it.
@@ -51,6 +54,7 @@ class RoundTerms {
   std::uint64_t count_ = 0;  // elements of the whole tensor
   Error parted_;
   std::vector<bool> left_;  // by contributor
+  bool any_left_ = false;
 };
 
 }  // namespace bps

@@ -78,7 +78,7 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
   }
   if (header.round != open_) {
     state.arrival = Arrival::refused;
-    state.refusal = std::make_unique<Error>(terms_.out_of_turn(contributor, header.round, open_));
+    refusals_.insert_or_assign(contributor, terms_.out_of_turn(contributor, header.round, open_));
     return false;
   }
   note_over(contributor, actions);
@@ -184,7 +184,11 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   State& state = states_[contributor];
   const Arrival arrival = state.arrival;
   BPS_ASSERT(arrival != Arrival::none);
-  if (arrival == Arrival::refused) return end_refused(contributor, actions);
+  if (arrival == Arrival::refused) {
+    state.arrival = Arrival::none;
+    Error refusal = std::move(refusals_.extract(contributor).mapped());
+    return emit(actions, Action::Kind::failed, contributor, state.round, std::move(refusal));
+  }
   if (arrival == Arrival::resumes || arrival == Arrival::resumes_rendezvous) {
     return end_in_handoff(contributor, actions);
   }
@@ -218,13 +222,6 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   // Its header may have been the last one that the other slot was kept for, or accumulators.
   if (waits()) return advance(actions);
   recall(actions);
-}
-
-void SyncAggregator::end_refused(std::uint32_t contributor, Actions& actions) {
-  State& state = states_[contributor];
-  const std::unique_ptr<Error> refusal = std::move(state.refusal);
-  state.arrival = Arrival::none;
-  emit(actions, Action::Kind::failed, contributor, state.round, std::move(*refusal));
 }
 
 void SyncAggregator::end_again(std::uint32_t contributor, Actions& actions) {
@@ -440,7 +437,7 @@ bool SyncAggregator::open_state(OpenState& out) const {
 
 void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
-  state.refusal.reset();
+  refusals_.erase(contributor);
   release_arrival(contributor);
   sum_.lose(contributor);
   state.awaiting = false;
@@ -452,7 +449,7 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
 
 void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   if (terms_.has_left(contributor)) return;
-  terms_.note_left(contributor);
+  terms_.set_left(contributor, true);
   note_gone(contributor, actions);
   if (handoff_ != nullptr) return approach(actions);
   if (!begun_ || sum_.is_here(contributor)) return advance_starved(actions);
@@ -469,7 +466,7 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
   if (state.dead) return;
   state.dead = true;
-  terms_.note_died(contributor);
+  terms_.set_left(contributor, false);
   note_gone(contributor, actions);
   const bool is_absent = sum_.die(contributor);
   if (handoff_ != nullptr) {

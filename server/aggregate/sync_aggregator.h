@@ -31,6 +31,7 @@
 // one that was computed here.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -83,7 +84,7 @@ class SyncAggregator final : public Aggregator {
     retained,    // dropped, its round is over: answered with its result
     again,       // into the slot of the last round, whose root gives it again
     again_rendezvous,
-    refused,  // dropped, answered with `refusal`
+    refused,  // dropped, answered with refusals_
     resumes,  // dropped, counts as a resume
     resumes_rendezvous,
   };
@@ -92,7 +93,6 @@ class SyncAggregator final : public Aggregator {
     Arrival arrival = Arrival::none;
     bool awaiting = false;  // has asked for the open round's aggregate on its present lane
     bool dead = false;
-    std::unique_ptr<Error> refusal;  // of a refused arrival; rare
   };
 
   Round last() const { return Round{open_.value - 1}; }  // if there was one
@@ -119,7 +119,6 @@ class SyncAggregator final : public Aggregator {
   // Something that the open round needs was not there.
   bool waits() const { return starved_ || sum_.is_starved(); }
   Destination place(std::uint32_t contributor, std::uint64_t bytes);
-  void end_refused(std::uint32_t contributor, Actions& actions);
   void end_again(std::uint32_t contributor, Actions& actions);
   void end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions);
   // Copies it into the budget, or refuses it.
@@ -163,10 +162,11 @@ class SyncAggregator final : public Aggregator {
   RoundTerms terms_;
   RoundSum sum_;
   LastRound last_;
-  Round open_;                   // all rounds before it are over
-  bool begun_ = false;           // a header of the open round has come
-  bool starved_ = false;         // there was no memory for its slot
-  std::uint32_t announced_ = 0;  // contributors, from the first one on, at least
+  Round open_;                               // all rounds before it are over
+  bool begun_ = false;                       // a header of the open round has come
+  bool starved_ = false;                     // there was no memory for its slot
+  std::uint32_t announced_ = 0;              // contributors, from the first one on, at least
+  std::map<std::uint32_t, Error> refusals_;  // of refused arrivals; rare
   std::unique_ptr<RoundHandoff> handoff_;
 };
 
