@@ -45,24 +45,23 @@ void LastRound::forget() {
   unknown_ = true;
 }
 
-// By the rules of confirmed rounds its givers are still in it while a taker is: the root of a broadcast, all
-// others of a reduce, which then is the open round.
+// By the rules of confirmed rounds its givers are still in it while a taker is. If the root of a reduce
+// lacked the answer, nobody would be in a later round.
 void LastRound::recall(const RoundCall& call, Round round) {
   unknown_ = false;
   call_ = call;
   root_ = find_root(contributors_, call);
   count();
-  if (!call.is_confirmed()) {
+  if (unstored_ == 0) return;
+  if (!call.is_broadcast()) {
     error_ = errors_.nobody_has(round);
   } else if (root_ == kNobody) {
-    if (unstored_ > 0) error_ = errors_.no_root(call, round);
-  } else if (unstored_ > 0 && !call.is_broadcast()) {
-    error_ = errors_.nobody_has(round);
-  } else if (unstored_ > 0 && parts_[root_].over) {
+    error_ = errors_.no_root(call, round);
+  } else if (!parts_[root_].over) {
+    weight_ = contributors_[root_].weight;
+  } else {
     const bool is_lost = !contributors_[root_].loss.empty();
     error_ = is_lost ? errors_.root_lost(root_, call.kind, round) : errors_.nobody_has(round);
-  } else if (call.is_broadcast()) {
-    weight_ = contributors_[root_].weight;
   }
 }
 
