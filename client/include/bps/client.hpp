@@ -450,8 +450,8 @@ class Client {
     const bps_buffer raw_out = out.raw(tensor);
     bps_handle* handle = nullptr;
     detail::Call call;
-    status = call.status(bps_reduce(raw_, tensor.id(), &raw_in, &raw_out, static_cast<bps_reduce_op>(op), root,
-                                    &handle, call.error()));
+    status = call.status(bps_reduce(raw_, tensor.id(), &raw_in, &raw_out, static_cast<bps_reduce_op>(op),
+                                    root, &handle, call.error()));
     return Handle(handle);
   }
 

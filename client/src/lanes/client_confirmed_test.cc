@@ -79,6 +79,7 @@ TEST_CASE("confirmed: what is stored is reported again on a new session, until t
   const auto reconnect = [&] {
     c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
     c.loop.run_for(Lane::kLongestPause);
+    c.scheduler().deliver(Heartbeat{1});
     c.welcome_lane(0);
   };
   reconnect();
