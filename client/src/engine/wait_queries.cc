@@ -76,8 +76,9 @@ WaitCause explain_round(const std::optional<Waits>& waits, const std::string& te
     if (is_of_round && (wait.tensor != tensor || wait.number != round)) continue;
     if (wait.kind == WaitKind::resume && wait.tensor != tensor) continue;
     if (is_of_round) {
-      text = to_string(wait);
-      is_deadlock = waits_in_a_circle(wait, usual);
+      // Some partitions may be complete, and others not.
+      text += (text.empty() ? "" : "; ") + to_string(wait);
+      is_deadlock = is_deadlock || waits_in_a_circle(wait, usual);
     } else {
       others += "; " + to_string(wait);
     }

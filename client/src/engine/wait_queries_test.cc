@@ -71,6 +71,10 @@ TEST_CASE("wait queries: what the worker knows and what the scheduler says becom
         "round 3 of t, which is complete and not over at rank 1 (host gpu-1, last seen 0.4 s ago)"
         "; 0 of 1 partitions answered; waiting for server 1");
   CHECK(explain_round(waits_of(1, {stored}), "t", 4, local, 10s).text == local);
+  CHECK(explain_round(waits_of(1, {round_wait(), stored}), "t", 3, local, 10s).text ==
+        missing +
+            "; round 3 of t, which is complete and not over at rank 1 (host gpu-1, last seen 0.4 s ago)"
+            "; 0 of 1 partitions answered; waiting for server 1");
   CHECK(explain_round(waits_of(1, {round_wait()}), "t", 4, local, 10s).text == local);
   CHECK(explain_round(waits_of(1, {}), "t", 3, local, 10s).text == local);
   CHECK(explain_round(std::nullopt, "t", 3, local, 10s).text ==
@@ -93,6 +97,9 @@ TEST_CASE("wait queries: ranks that wait for each other are a deadlock when it h
   CHECK(is_deadlock(10'000));
   CHECK(is_deadlock(~std::uint64_t{0}));
   CHECK_FALSE(is_deadlock(10'000, "u"));
+  Wait stored = round_wait();
+  stored.kind = WaitKind::store;
+  CHECK(explain_round(waits_of(1, {wait, stored}), "t", 3, "round 3 of t: ...", 10s).is_deadlock);
   wait.kind = WaitKind::barrier;
   wait.cycle_ms = 9'999;
   CHECK_FALSE(explain(waits_of(1, {wait}), WaitKind::barrier, "a barrier", 10s).is_deadlock);
