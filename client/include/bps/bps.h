@@ -327,9 +327,9 @@ BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bp
 
 /* Starts to reduce `in` of all workers into `out` of the root: the same bits that bps_push_pull would give
  * it. `out` is ignored elsewhere and may be NULL there. `in` and `out` as of bps_push_pull; the operation is
- * done when the root has the result. A root that is lost ends it with BPS_PEER_LOST on all others.
- * BPS_INVALID_ARGUMENT: the tensor is asynchronous, the memory is CUDA memory, or the ranks of a host sum
- * first (local-group). */
+ * done when the root has the result. A root that is lost ends it with BPS_PEER_LOST on all others, also if
+ * its process ends without bps_close right after its own operation was done. BPS_INVALID_ARGUMENT: the tensor
+ * is asynchronous, the memory is CUDA memory, or the ranks of a host sum first (local-group). */
 BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                               const bps_buffer* out, bps_reduce_op operation, int32_t root,
                               bps_handle** handle, bps_error* error);

@@ -3,6 +3,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import operator
 import sys
 import threading
 import weakref
@@ -210,6 +211,7 @@ class Client:
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
         """Starts to copy the root's `array` into those of all others; returns at once."""
+        root = self._checked_root(root)
         memory = self._checked(tensor, array, "array", writable=self.rank != root)
         self._sweep()
         handle = Handle(self, tensor, (memory,))
@@ -226,6 +228,7 @@ class Client:
         Both are arrays as those of push_pull, on the host. The handle is done when the root has the result.
         """
         self._check_op(op)
+        root = self._checked_root(root)
         takes = self.rank == root
         is_in_place = takes and out is None
         given = self._checked(tensor, source, "source", writable=is_in_place)
@@ -349,6 +352,16 @@ class Client:
     def _check_op(op: Any) -> None:
         if not isinstance(op, Op):
             raise invalid(f"op is {op!r}, and is to be a bps.Op")
+
+    def _checked_root(self, root: Any) -> int:
+        """The C API's roots are smaller than Python's integers."""
+        try:
+            number = operator.index(root)
+        except TypeError:
+            raise invalid(f"root is {root!r}, and is to be a rank") from None
+        if not 0 <= number < self.world_size:
+            raise invalid(f"root {number} is no rank of this job: ranks are 0 to {self.world_size - 1}")
+        return number
 
     def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
         self._check_tensor(tensor)

@@ -79,6 +79,11 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.INVALID_ARGUMENT, "op is 'sum', and is to be a bps.Op", self.client.reduce, tensor,
                      values(1000), op="sum")
         self.refused(bps.Code.INVALID_ARGUMENT, "root 1 is no rank", self.client.reduce, tensor, values(1000), root=1)
+        for root in (-1, 1, 2**32):
+            self.refused(bps.Code.INVALID_ARGUMENT, f"root {root} is no rank of this job: ranks are 0 to 0",
+                         self.client.broadcast, tensor, values(1000), root)
+        self.refused(bps.Code.INVALID_ARGUMENT, "root is '1', and is to be a rank", self.client.reduce, tensor, values(1000),
+                     root="1")
 
     def test_drop(self):
         tensor = self.declare()
