@@ -236,7 +236,7 @@ void SyncAggregator::end_again(std::uint32_t contributor, Actions& actions) {
     reply_to_waiting(actions);
   }
   reply_last(contributor, round, actions);
-  advance_starved(actions);
+  advance(actions);
 }
 
 void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {

@@ -165,6 +165,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
 void TensorState::note_over(Partition& partition, bool told_failed) {
   using Confirmed = Partition::Confirmed;
   const bool holds_root = is_owner(partition) ? has_root() : is_root();
+  if (partition.role == Role::member) return;  // its owner reports it
   partition.confirmed = !is_confirmed() || told_failed    ? Confirmed::no
                         : request_.call.takes(holds_root) ? Confirmed::stored
                                                           : Confirmed::ended;

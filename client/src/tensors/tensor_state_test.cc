@@ -368,6 +368,32 @@ TEST_CASE("tensor: a broadcast's root needs no answer, the others copy it") {
   }
 }
 
+TEST_CASE("tensor: in a group the owner of a partition reports what is stored, nobody else") {
+  Tensor t(true);
+  const std::vector<Rank> ranks{Rank{0}, Rank{1}};
+  std::vector<std::byte> sums(2 * kSlice), answers(2 * kSlice);
+  t.state.join_group({.size = 2, .rank = 0, .ranks = ranks, .sums = sums.data(), .answers = answers.data()});
+  Request request;
+  request.call = RoundCall::broadcast(Rank{2});
+  request.out.bytes = t.out;
+  request.done = [](Result<std::uint32_t>) {};
+  REQUIRE(t.state.begin(std::move(request)).ok());
+  const bool is_first_owned = is_owner(t.at(0));
+  Partition& owned = t.at(is_first_owned ? 0 : 1);
+  Partition& other = t.at(is_first_owned ? 1 : 0);
+  REQUIRE(is_owner(owned));
+  REQUIRE(other.role == Partition::Role::member);
+  t.state.on_summed(owned);
+  t.state.on_handed_over(owned, false);
+  REQUIRE(t.state.receive(owned) != nullptr);
+  t.state.on_answer(owned, 2);
+  CHECK(owned.confirmed == Partition::Confirmed::stored);
+  t.state.on_not_spread(other, make_error(ErrorCode::out_of_memory, "none"));
+  CHECK(other.state == Partition::State::failed);
+  CHECK(other.confirmed == Partition::Confirmed::no);
+  t.state.on_not_spread(owned, make_error(ErrorCode::out_of_memory, "none"));
+}
+
 TEST_CASE("tensor: contributions name the region that they lie in") {
   Tensor t(true);
   auto region = allocate_ordinary_region(2 * kSlice);
