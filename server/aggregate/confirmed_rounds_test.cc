@@ -209,6 +209,45 @@ TEST_CASE("confirmed, moved: a giver whose takers have all stored is told so") {
   CHECK(reduce.said() == "0 answer 0");
 }
 
+TEST_CASE("confirmed, moved: memory that was kept for bytes that nobody lacks goes back") {
+  MovedConfirmed bench({1, 0, 1});
+  const std::uint64_t one = BufferPool::class_bytes(Bench::kElements * sizeof(float));
+  bench.push(1, 0, 7, kBroadcast);
+  CHECK(bench.said() == "1 answer 0");
+  bench.push(0, 1, 1);
+  CHECK(bench.slots.bytes_in_use() == one);
+}
+
+TEST_CASE("confirmed, moved: what was arriving when the handoff ended is asked for again") {
+  Bench bench(3);
+  bench.move_here();
+  bench.resume(0, 1, false);
+  bench.begin(2, bench.header(2, 0, kReduce), 1);
+  bench.resume(1, 1, false);
+  CHECK(bench.said().empty());
+  bench.end(2);
+  CHECK(bench.said() == "2 not_ready 0, 0 resumed 1, 1 resumed 1, 2 resumed 1, 2 clear_to_send 0");
+  bench.push(2, 0, 1, kReduce);
+  CHECK(bench.said() == "2 answer 0");
+
+  Bench late(3);
+  late.move_here();
+  late.resume(0, 1, false);
+  late.resume(2, 0);
+  late.begin(2, late.header(2, 0, kReduce), 1);
+  late.resume(1, 1, false);
+  late.end(2);
+  CHECK(late.said() == "2 not_ready 0, 2 resumed 1, 2 clear_to_send 0");
+}
+
+TEST_CASE("confirmed, moved: a root that leaves while its bytes are wanted fails those that want them") {
+  MovedConfirmed bench({1, 0, 0});
+  bench.push(2, 0, 0, kBroadcast);
+  bench.actions.clear();
+  bench.aggregator->left(1, bench.actions);
+  CHECK(bench.said() == "2 failed 0");
+}
+
 TEST_CASE("confirmed, moved: without the root nobody gives again") {
   MovedConfirmed bench({1, 0, 0});
   SECTION("it is lost before anybody has asked") {

@@ -80,9 +80,9 @@ bool LastRound::note_gone(std::uint32_t contributor, Round round) {
   const bool was_wanted = wants_from(contributor);
   const bool is_stored = note_over(contributor);
   const bool is_lost = !contributors_[contributor].loss.empty();
-  if (has_failed() || contributor != root_ || !is_lost) return is_stored;
-  if (!was_wanted && !(was_needed && !call_.is_broadcast())) return is_stored;
-  error_ = errors_.root_lost(contributor, call_.kind, round);
+  if (has_failed() || contributor != root_) return is_stored;
+  if (!was_wanted && !(was_needed && is_lost && !call_.is_broadcast())) return is_stored;
+  error_ = is_lost ? errors_.root_lost(contributor, call_.kind, round) : errors_.nobody_has(round);
   return true;
 }
 

@@ -56,6 +56,7 @@ class LastRound {
   bool is_unknown() const { return unknown_; }
   // Contributors send their frames again to be answered, after the partition has moved.
   bool is_confirmed() const { return unknown_ || call_.is_confirmed(); }
+  bool may_want_from(std::uint32_t contributor) const { return unknown_ || wants_from(contributor); }
   // What this contributor sends is needed.
   bool wants_from(std::uint32_t contributor) const {
     return call_.is_broadcast() && contributor == root_ && !whole_ && !has_failed() && unstored_ > 0;

@@ -48,8 +48,7 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
 
 bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
                           Actions& actions) {
-  if (handoff_ != nullptr) return false;
-  if (is_last(header.round) && (last_.is_unknown() || last_.wants_from(contributor))) return false;
+  if (handoff_ != nullptr || (is_last(header.round) && last_.may_want_from(contributor))) return false;
   // A scarce one cannot wait here.
   if (payload.scarce() && !is_turn(contributor, header)) return false;
   if (!wants(contributor, header, payload.bytes().size(), actions)) {
@@ -99,6 +98,7 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
 SyncAggregator::Arrival SyncAggregator::again(std::uint32_t contributor, const PushPull& header,
                                               std::uint64_t bytes, Actions& actions) {
   if (last_.is_unknown()) last_.recall(header.call, header.round);
+  release_stale_slots();
   if (!last_.wants_from(contributor)) return Arrival::retained;
   if (header.rendezvous) return Arrival::again_rendezvous;
   Error error = header.error;
@@ -496,7 +496,8 @@ void SyncAggregator::end_in_handoff(std::uint32_t contributor, Actions& actions)
   const bool rendezvous = state.arrival == Arrival::resumes_rendezvous;
   state.arrival = Arrival::none;
   // Else it fails, or is answered.
-  const bool waits = handoff_ != nullptr ? handoff_->allows(contributor, state.round) : state.round == open_;
+  const bool waits = handoff_ != nullptr ? handoff_->allows(contributor, state.round)
+                                         : state.round == open_ || is_again(contributor, state.round);
   if (waits && !rendezvous) emit(actions, Action::Kind::not_ready, contributor, state.round);
   if (handoff_ != nullptr) return report(contributor, {shape_.partition, state.round}, true, actions);
   // It had resumed before, and the others have done so meanwhile.
@@ -588,7 +589,7 @@ void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed
     note_over(contributor, actions);
     advance_starved(actions);
     if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, open_);
-  } else if (is_last(next) && !last_.is_over(contributor) && last_.is_confirmed()) {
+  } else if (is_again(contributor, next)) {
     // It sends its frame of that round again.
     if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, next);
   } else {

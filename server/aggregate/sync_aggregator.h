@@ -27,8 +27,8 @@
 // the order goes past it, and the weight is that of the others.
 //
 // In handoff (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
-// the highest is it, and the result of the one before is fetched if somebody lacks it. It is then kept like
-// one that was computed here.
+// the highest is it, and the result of the one before is fetched if somebody lacks it, or given again
+// (LastRound). It is then kept like one that was computed here.
 #pragma once
 
 #include <map>
@@ -97,6 +97,11 @@ class SyncAggregator final : public Aggregator {
 
   Round last() const { return Round{open_.value - 1}; }  // if there was one
   bool is_last(Round round) const { return open_.value > 0 && round == last(); }
+
+  // It is still in a last round whose frames are sent again, after the partition has moved.
+  bool is_again(std::uint32_t contributor, Round round) const {
+    return is_last(round) && last_.is_confirmed() && !last_.is_over(contributor);
+  }
 
   // What arrives. wants(): the contribution counts; else `arrival` says what becomes of it.
   bool wants(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes, Actions& actions);

@@ -53,7 +53,7 @@ std::string ShrunkAnswers::check(std::size_t tensor, std::uint64_t round, Rank r
   const TensorPlan& plan = job_.tensors[tensor];
   if (plan.elements == 0) return {};
   const RoundCall how = round_plan(job_, tensor, round);
-  if (!how.is_confirmed()) seen_[{tensor, round}][rank.value] = Seen{hash_of(actual), weight};
+  seen_[{tensor, round}][rank.value] = Seen{hash_of(actual), weight};
   if (!how.is_broadcast()) return check_sum(tensor, round, how, actual, weight);
   if (weight == 1 && actual == contribution(job_, tensor, round, how.root)) return {};
   return fmt::format("broadcast in round {} of {} is wrong, weight {}", round, plan.name, weight);
@@ -104,13 +104,16 @@ bool ShrunkAnswers::may_fail(std::size_t tensor, std::uint64_t round, const Erro
 }
 
 void ShrunkAnswers::note_failed(std::size_t tensor, std::uint64_t round, Rank rank) {
-  if (round_plan(job_, tensor, round).is_confirmed()) return;
+  // Those that only give see no answer.
+  if (round_plan(job_, tensor, round).kind == RoundKind::reduce) return;
   seen_[{tensor, round}][rank.value] = Seen{};
 }
 
 std::vector<std::string> ShrunkAnswers::differences() const {
   std::vector<std::string> found;
   for (const auto& [key, ranks] : seen_) {
+    const RoundCall how = round_plan(job_, key.first, key.second);
+    if (how.has_root() && is_lost(how.root)) continue;
     const Seen* first = nullptr;
     for (const auto& [rank, seen] : ranks) {
       if (is_lost(Rank{rank})) continue;
