@@ -415,7 +415,7 @@ struct StoredRounds {
   Round round;                // the first one that is not over here: all before it are stored, or have failed
   std::uint64_t version = 0;  // async: of the last answer, which is kept; 0: there was none
   std::uint32_t broadcasts = 0;  // async: those that have been answered here
-  // Sync: the answer of the round before it, or its error, is kept for others. Not of a confirmed round.
+  // Sync: the answer of the round before, or its error, is kept for others; of a confirmed one only an error.
   bool kept = true;
   friend bool operator==(const StoredRounds&, const StoredRounds&) = default;
 };

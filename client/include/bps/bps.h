@@ -319,17 +319,20 @@ BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bp
                                  const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
                                  bps_error* error);
 
-/* Starts to copy the root's `buffer` to all other workers. It must stay valid until the operation is done: at
- * the root when all others have its bytes, elsewhere when they are in `buffer`. On an asynchronous tensor it
- * sets the value that deltas are added to; deltas wait for the first broadcast. */
+/* Starts to copy the root's `buffer` to all other workers. It must stay valid, and at the root unchanged,
+ * until the operation is done: at the root when all others have its bytes, elsewhere when they are in
+ * `buffer`. If it fails, `buffer` may be half written. On an asynchronous tensor it sets the value that
+ * deltas are added to, and is done at the root when the server has it; deltas wait for the first broadcast.
+ */
 BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer,
                                  int32_t root, bps_handle** handle, bps_error* error);
 
 /* Starts to reduce `in` of all workers into `out` of the root: the same bits that bps_push_pull would give
  * it. `out` is ignored elsewhere and may be NULL there. `in` and `out` as of bps_push_pull; the operation is
  * done when the root has the result. A root that is lost ends it with BPS_PEER_LOST on all others, also if
- * its process ends without bps_close right after its own operation was done. BPS_INVALID_ARGUMENT: the tensor
- * is asynchronous, the memory is CUDA memory, or the ranks of a host sum first (local-group). */
+ * its process ends without bps_close right after its own operation was done. A sum or product whose parts
+ * hold different numbers of ranks, because one was lost, fails at the root only. BPS_INVALID_ARGUMENT: the
+ * tensor is asynchronous, the memory is CUDA memory, or the ranks of a host sum first (local-group). */
 BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                               const bps_buffer* out, bps_reduce_op operation, int32_t root,
                               bps_handle** handle, bps_error* error);

@@ -60,9 +60,9 @@ struct Partition : SendItem {
   // Where an answer waits that came before they let go of the memory it belongs in.
   std::unique_ptr<std::byte[]> detour;
 
-  // The last round that is over here, if it was a confirmed one that ended well (RoundCall). ended: this rank
-  // has only given; stored: the server is to be told that it has stored what it took; told: in this session
-  // of its lane.
+  // The last round that is over here, if it was a confirmed one that did not fail for all (RoundCall). ended:
+  // this rank has only given; stored: the server is to be told that it has stored what it took; told: in this
+  // session of its lane.
   enum class Confirmed : std::uint8_t { no, ended, stored, told };
   Confirmed confirmed = Confirmed::no;
 

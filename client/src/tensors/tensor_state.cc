@@ -336,14 +336,16 @@ void TensorState::check_weights() {
                     request_.call.operation == Operation::product ||
                     request_.call.operation == Operation::bit_xor;
   if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
-  error_ = make_error(ErrorCode::peer_lost,
-                      "round " + std::to_string(round_.value) + " of " + shape_.name +
-                          ": a worker was lost meanwhile, and parts of the " +
-                          std::string(name_of(request_.call.operation)) + " hold " +
-                          std::to_string(tally_.heaviest()) + " ranks, others " +
-                          std::to_string(tally_.lightest()),
-                      "push the round once more from the inputs, use average, or allow it with unequal-sums "
-                      "(BPS_UNEQUAL_SUMS=1)");
+  error_ = make_error(
+      ErrorCode::peer_lost,
+      "round " + std::to_string(round_.value) + " of " + shape_.name +
+          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(request_.call.operation)) +
+          " hold " + std::to_string(tally_.heaviest()) + " ranks, others " +
+          std::to_string(tally_.lightest()),
+      is_confirmed() ? "the other ranks go on: use average, or allow it with unequal-sums "
+                       "(BPS_UNEQUAL_SUMS=1)"
+                     : "push the round once more from the inputs, use average, or allow it with "
+                       "unequal-sums (BPS_UNEQUAL_SUMS=1)");
 }
 
 void TensorState::make_view() {

@@ -2,8 +2,9 @@
 //
 // The problem: an answer may overtake the end of our own send, a lane may break at any byte, a server may ask
 // for a contribution twice or answer twice, and all the while the caller's memory must be right: read only
-// while the contribution may be needed, written only when the partition is whole (with `retain`), and
-// reported done only when no socket can touch it. Here every partition walks through
+// while the contribution may be needed, written only when the partition is whole if it may be needed
+// again (in place, with `retain`), and reported done only when no socket can touch it. Here every partition
+// walks through
 //
 //   waiting -> sent [-> lent] -> answered | failed      (sent -> refused -> waiting when the server says
 //   NotReady, then ClearToSend; waiting -> refused after a request to send; back to waiting when the lane
@@ -12,7 +13,7 @@
 // and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
 // one starts alike everywhere. A sum or product whose partitions hold different numbers of ranks, because a
-// worker was lost in the middle, is an error that all ranks see alike.
+// worker was lost in the middle, is an error that all ranks that take it see alike.
 //
 // An answer that a server lends is copied once, into the output, and counts when it was whole after that;
 // else it is asked for again.
