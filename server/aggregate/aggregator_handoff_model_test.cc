@@ -1,9 +1,10 @@
 // Random worlds in which a partition moves from one aggregator to the next, again and again, also while it is
-// moving: workers know what they have stored and keep the last result; lanes break at every point; some
-// rounds fail, because ranks disagree; some ranks leave when they have all, or drop the tensor, which each
-// owner hears, and more than once; some die. Checked: every sum has the bits of the sum in rank order of the
-// ranks that its weight claims, every worker gets each round once, in order, the same result as the others
-// who live, and nobody waits for ever.
+// moving: workers know what they have stored and keep the last result, but for broadcasts and reduces, whose
+// takers report what they have stored and whose givers give again; lanes break at every point; some rounds
+// fail, because ranks disagree; some ranks leave when they have all, or drop the tensor, which each owner
+// hears, and more than once; some die. Checked: every sum has the bits of the sum in rank order of the ranks
+// that its weight claims, every worker gets each round once, in order, the same result as the others who
+// live, and nobody waits for ever.
 #include <deque>
 #include <map>
 #include <random>
@@ -36,7 +37,10 @@ struct Worker {
   State state = State::down;
   bool resumes = true;      // when its lane is back: the partition has moved since, and it has not heard more
   std::uint64_t round = 0;  // the first that is not over here
-  // The result of the round before.
+  // The result of the round before, if it is kept for others; its error always is.
+  bool keeps = true;
+  bool reports = false;  // it is to report that it has stored it, on its present lane
+  bool has_taken = false;
   Values kept{};
   std::uint32_t weight = 0;
   Error error;
@@ -80,6 +84,8 @@ class World {
   }
 
   bool has_fetched() const { return fetched_; }
+  // Something was given again, or its end was asked for, after a move.
+  bool has_repeated() const { return repeated_; }
   std::size_t deaths() const { return deaths_; }
 
  private:
@@ -96,7 +102,21 @@ class World {
   static Rank root_of(std::uint64_t round, std::size_t n) {
     return Rank{static_cast<std::uint32_t>(round % n)};
   }
-  static bool is_broadcast(std::uint64_t round) { return round % 4 == 1; }
+  RoundCall call_of(std::uint64_t round) const {
+    const Rank root = root_of(round, workers_.size());
+    if (round % 4 == 1) return RoundCall::broadcast(root);
+    return round % 4 == 3 ? RoundCall::reduce(Operation::sum, root) : RoundCall();
+  }
+  bool is_root(std::uint32_t rank, std::uint64_t round) const {
+    return root_of(round, workers_.size()) == Rank{rank};
+  }
+  // Without payload.
+  bool is_empty(std::uint32_t rank, std::uint64_t round) const {
+    return !call_of(round).gives(is_root(rank, round));
+  }
+  bool takes(std::uint32_t rank, std::uint64_t round) const {
+    return call_of(round).takes(is_root(rank, round));
+  }
   bool is_failing(std::uint64_t round) const { return fails_ && round % 4 == 2; }
   // A round fails without those who have not begun it: they may not even have heard of the one before.
   bool may_miss(std::uint64_t round) const { return is_failing(round + 1); }
@@ -114,7 +134,7 @@ class World {
   // Of all who live, and any of the dead.
   bool is_right(std::uint64_t round, const Values& values, std::uint32_t weight) const {
     const auto equals = [&](const Values& right) { return std::memcmp(&values, &right, kBytes) == 0; };
-    if (is_broadcast(round)) {
+    if (call_of(round).is_broadcast()) {
       return weight == 1 && equals(values_of(root_of(round, workers_.size()).value, round));
     }
     for (std::size_t choice = 0; choice < std::size_t{1} << workers_.size(); ++choice) {
@@ -137,15 +157,9 @@ class World {
   PushPull header_of(std::uint32_t rank, std::uint64_t round) const {
     PushPull header;
     header.round = Round{round};
-    if (is_broadcast(round)) {
-      header.call = RoundCall::broadcast(root_of(round, workers_.size()));
-    } else if (is_failing(round) && rank % 2 == 1) {
-      header.weight = 9;
-    }
+    header.call = call_of(round);
+    if (is_failing(round) && rank % 2 == 1) header.weight = 9;
     return header;
-  }
-  bool is_empty(std::uint32_t rank, std::uint64_t round) const {
-    return is_broadcast(round) && root_of(round, workers_.size()) != Rank{rank};
   }
 
   // ---- what happens ----
@@ -187,6 +201,7 @@ class World {
     }
     worker.inbox.clear();
     worker.giving = false;
+    worker.reports = worker.has_taken;
     if (worker.state < Worker::State::gone) worker.state = Worker::State::down;
     obey(actions);
   }
@@ -225,6 +240,11 @@ class World {
     }
     if (worker.state == Worker::State::down) return come_back(index);
     if (pick(40) == 0) return break_lane(index);
+    if (worker.reports && !worker.resumes && pick(2) == 0) {
+      worker.reports = false;
+      aggregator_->stored(index, Round{worker.round - 1}, actions);
+      return obey(actions);
+    }
     if (worker.giving) {
       const Values& kept = worker.kept;
       if (worker.destination.memory != nullptr) std::memcpy(worker.destination.memory, kept.data(), kBytes);
@@ -253,12 +273,12 @@ class World {
     Worker& worker = workers_[index];
     if (!worker.resumes) {
       worker.state = worker.round == kRounds ? Worker::State::finished : Worker::State::ready;
-    } else if (worker.round < kRounds && pick(4) == 0) {
+    } else if (worker.round < kRounds && worker.keeps && pick(4) == 0) {
       worker.state = Worker::State::ready;  // as one who has declared the tensor since
     } else {
       worker.state = Worker::State::waiting;
       Actions actions;
-      aggregator_->resume(index, {{}, Round{worker.round}}, actions);
+      aggregator_->resume(index, {{}, Round{worker.round}, 0, 0, worker.keeps}, actions);
       obey(actions);
     }
   }
@@ -316,10 +336,15 @@ class World {
         worker.state = worker.round == kRounds              ? Worker::State::finished
                        : action.round.value == worker.round ? Worker::State::ready
                                                             : Worker::State::pushed;
+        if (worker.state == Worker::State::pushed && call_of(worker.round).is_confirmed()) {
+          worker.state = Worker::State::ready;
+          repeated_ = true;
+        }
         return;
       case Kind::fetch: {
         fetched_ = true;
         REQUIRE(action.round.value + 1 == worker.round);
+        REQUIRE(worker.keeps);
         Retained header;
         header.round = action.round;
         header.weight = worker.weight;
@@ -347,23 +372,33 @@ class World {
 
   void store(std::uint32_t index, const Action& action) {
     Worker& worker = workers_[index];
+    // One that was told of a failure when it resumed has perhaps sent its frame again, too.
+    if (action.kind == Kind::failed && action.round.value < worker.round &&
+        call_of(action.round.value).is_confirmed())
+      return;
     REQUIRE(action.round.value == worker.round);
-    REQUIRE((worker.state == Worker::State::pushed || worker.state == Worker::State::refused));
+    const bool is_confirmed = call_of(worker.round).is_confirmed();
+    // One that sends again may be told first.
+    REQUIRE((worker.state == Worker::State::pushed || worker.state == Worker::State::refused ||
+             (is_confirmed && worker.state == Worker::State::ready)));
     worker.error = action.error;
     worker.weight = action.weight;
+    worker.keeps = !is_confirmed || action.kind == Kind::failed;
+    worker.has_taken = !worker.keeps && takes(index, worker.round);
+    worker.reports = worker.has_taken;
     if (action.kind == Kind::failed) {
       const bool last = any_left_ && worker.round + 1 == kRounds;
-      const bool lost = is_broadcast(worker.round) && is_dead(root_of(worker.round, workers_.size()).value);
+      const bool lost = is_confirmed && is_dead(root_of(worker.round, workers_.size()).value);
       REQUIRE((is_failing(worker.round) || may_miss(worker.round) || last || lost));
-      if (lost && !last) note(index, {}, 0);
     } else {
       REQUIRE_FALSE(is_failing(worker.round));
-      worker.kept = values_of(index, worker.round);  // the root of a broadcast keeps what it has sent
-      if (!action.payload.bytes.empty()) {
-        REQUIRE(action.payload.bytes.size() == kBytes);
+      REQUIRE(action.payload.bytes.size() == (takes(index, worker.round) ? kBytes : 0));
+      if (takes(index, worker.round)) {
         std::memcpy(worker.kept.data(), action.payload.bytes.data(), kBytes);
+        note(index, worker.kept, action.weight);
+      } else {
+        check_takers(worker.round);
       }
-      note(index, worker.kept, action.weight);
     }
     ++worker.round;
     worker.state = worker.round == kRounds ? Worker::State::finished : Worker::State::ready;
@@ -371,6 +406,14 @@ class World {
     Actions actions;
     aggregator_->unpin(action.pin, actions);
     obey(actions);
+  }
+
+  // A giver's part is over: all takers that live have the answer.
+  void check_takers(std::uint64_t round) const {
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      const bool has_it = workers_[i].round > round || is_dead(i) || !takes(i, round);
+      REQUIRE((has_it || any_left_));
+    }
   }
 
   // All who live see the same.
@@ -401,6 +444,7 @@ class World {
   std::map<std::uint64_t, Outcome> outcomes_;
   bool any_left_ = false;
   bool fetched_ = false;
+  bool repeated_ = false;
   std::uint64_t moves_ = 0;
   PartitionShape shape_;
   std::unique_ptr<TestPools> pools_;
@@ -410,27 +454,31 @@ class World {
 };
 
 TEST_CASE("random worlds in which the partition moves: exact results, once each, the same for all") {
-  std::size_t fetched = 0;
+  std::size_t fetched = 0, repeated = 0;
   for (unsigned seed = 0; seed < 1000; ++seed) {
     CAPTURE(seed);
     World world(seed, static_cast<std::uint32_t>(1 + seed % 5));
     world.run();
     fetched += world.has_fetched() ? 1 : 0;
+    repeated += world.has_repeated() ? 1 : 0;
   }
   CHECK(fetched > 300);
+  CHECK(repeated > 300);
 }
 
 TEST_CASE("random worlds in which the partition moves and workers die: the same for all who live") {
-  std::size_t fetched = 0;
+  std::size_t fetched = 0, repeated = 0;
   std::size_t deaths = 0;
   for (unsigned seed = 0; seed < 2000; ++seed) {
     CAPTURE(seed);
     World world(seed, static_cast<std::uint32_t>(2 + seed % 4), true);
     world.run();
     fetched += world.has_fetched() ? 1 : 0;
+    repeated += world.has_repeated() ? 1 : 0;
     deaths += world.deaths();
   }
   CHECK(fetched > 600);
+  CHECK(repeated > 600);
   CHECK(deaths > 1000);
 }
 
