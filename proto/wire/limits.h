@@ -44,7 +44,6 @@ inline constexpr std::size_t kMaxLaneQueuedBytes = 1024 * 1024;           // unr
 inline constexpr std::size_t kMaxLaneQueuedBytesPerPartition = 8 * 1024;  // ... for each partition of the job
 inline constexpr std::uint32_t kMaxMissingNamed = 64;                     // ranks named in a JoinProgress
 inline constexpr std::uint32_t kMaxPartitionsPerResume = 256;             // longer lists are sent in pieces
-inline constexpr std::uint32_t kMaxRoundsPerStored = 256;                 // likewise
 inline constexpr std::uint32_t kMaxWaitsNamed = 64;                       // in one Waits, OpenRounds, Drained
 inline constexpr std::uint32_t kMaxJobsListed = 1024;                     // in one ClusterState
 inline constexpr std::uint32_t kMaxGoneServersListed = 8;                 // likewise

@@ -429,18 +429,13 @@ struct Resume {
   friend bool operator==(const Resume&, const Resume&) = default;
 };
 
-struct PartitionRound {
-  PartitionId partition;
-  Round round;
-  friend bool operator==(const PartitionRound&, const PartitionRound&) = default;
-};
-
-// worker -> server, of confirmed rounds (RoundCall): what this worker takes of them it has.
+// worker -> server, of a confirmed round (RoundCall): this worker has what it takes of it.
 struct Stored {
   JobRun job_run;
+  PartitionId partition;
+  Round round;
   Epoch epoch;
   Generation generation;
-  std::vector<PartitionRound> rounds;
   friend bool operator==(const Stored&, const Stored&) = default;
 };
 

@@ -154,7 +154,7 @@ TEST_CASE("over RDMA: who is refused while it reads an answer hears why, or is c
   }
   // It had the answer, or asks for no other: the round is over for its root, and the next can begin.
   Peer& again = world.rdma_lane(kRun, 1, 0, Session{2});
-  again.connection().send(Stored{kRun, {}, {}, {{PartitionId{10}, Round{0}}}});
+  again.connection().send(Stored{kRun, PartitionId{10}, Round{0}, {}, {}});
   world.until([&] { return other.find<Aggregate>() != nullptr; });
   other.messages.clear();
   for (Peer* const peer : {&other, &again})

@@ -114,14 +114,11 @@ void ServerLane::resume(const Resume& resume) {
 
 void ServerLane::take(const Stored& stored) {
   if (Status status = check(stored); !status) return refuse(status.error());
-  for (const PartitionRound& entry : stored.rounds) {
-    const Result<JobPartition*> partition = look_up(entry.partition, stored.epoch);
-    if (!partition) return refuse(partition.error());
-    if (*partition == nullptr) continue;
-    Actions& actions = job_.actions();
-    (*partition)->aggregator->stored(contributor_, entry.round, actions);
-    job_.carry_out(entry.partition, **partition, actions);
-  }
+  const Result<JobPartition*> partition = look_up(stored.partition, stored.epoch);
+  if (!partition) return refuse(partition.error());
+  if (*partition == nullptr) return;
+  (*partition)->aggregator->stored(contributor_, stored.round, job_.actions());
+  job_.carry_out(stored.partition, **partition, job_.actions());
   job_.reap_dropped();
 }
 

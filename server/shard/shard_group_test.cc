@@ -236,7 +236,7 @@ TEST_CASE("groups: a broadcast comes from any member of its root's host, which n
   hosts.push(0, 0, 0, {7, 8}, RoundCall::broadcast(Rank{1}));
   CHECK(last_payload(hosts.lane(3)) == std::vector<float>{7, 8});
   CHECK(answers(hosts.lane(0)).empty());
-  Message stored = Stored{kRun, hosts.epoch, {}, {{PartitionId{0}, Round{0}}}};
+  Message stored = Stored{kRun, PartitionId{0}, Round{0}, hosts.epoch, {}};
   hosts.lane(3).handler->on_message(stored, {});
   REQUIRE(answers(hosts.lane(0)).size() == 1);
   CHECK(last_payload(hosts.lane(0)).empty());

@@ -256,7 +256,7 @@ TEST_CASE("the end of a broadcast for its root has no payload and holds nothing"
     b->handler->on_message(message, {});
     world.push(*a, header, {1, static_cast<float>(round)});
     CHECK(all<Aggregate>(*a).size() == round);
-    Message stored = Stored{kRun, header.epoch, header.generation, {{header.partition, header.round}}};
+    Message stored = Stored{kRun, header.partition, header.round, header.epoch, header.generation};
     b->handler->on_message(stored, {});
     REQUIRE(all<Aggregate>(*a).size() == round + 1);
     CHECK(a->sent.back().payload.empty());

@@ -82,7 +82,7 @@ class Lanes {
       case 17:
       case 18: return receive(lane, retained());
       case 19: return lend(lane);
-      case 20: return receive(lane, stored());
+      case 20: return receive(lane, Stored{shard_test::kRun, partition(), round(), epoch(), {}});
       default: return receive(lane, push_pull(lane.rank));
     }
   }
@@ -291,13 +291,6 @@ class Lanes {
     std::uint64_t& next = next_[rank % 4][push.partition.value];
     push.round = odd < 16 ? Round{next++} : round();
     return push;
-  }
-
-  Stored stored() {
-    Stored stored{shard_test::kRun, epoch(), {}, {}};
-    for (std::uint32_t left = input_.below(4); left > 0; --left)
-      stored.rounds.push_back({partition(), round()});
-    return stored;
   }
 
   Resume resume() {

@@ -7,6 +7,9 @@ namespace {
 
 using Catch::Matchers::Contains;
 
+// Of round 0.
+constexpr std::pair<std::uint32_t, std::uint64_t> kPart0{0, 0}, kPart2{2, 0};
+
 std::vector<StoredRounds> not_kept(std::vector<StoredRounds> list, std::size_t index) {
   list[index].kept = false;
   return list;
@@ -27,9 +30,6 @@ struct Confirmed : Moving {
   }
   // What all three partitions send.
   void take_all() { take(0), take(1), take(0); }
-  std::vector<PartitionRound> stored(std::uint32_t lane_index) {
-    return lane(lane_index).next<Stored>().rounds;
-  }
 };
 
 TEST_CASE("reduce: the root takes the sum, in place or not") {
@@ -41,7 +41,7 @@ TEST_CASE("reduce: the root takes the sum, in place or not") {
   CHECK(c.payload == bytes_of(kSlice, 1));
   c.take(1), c.take(0);
   CHECK(c.lane(0).deliver(c.answer(0, 0, kSlice), bytes_of(kSlice, 9)));
-  CHECK(c.stored(0) == one_round(0, 0));
+  CHECK(c.take_stored(0) == kPart0);
   CHECK(c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8)));
   CHECK(c.lane(0).deliver(c.answer(2, 0, kSlice + 100), bytes_of(100, 7)));
   CHECK(c.outcome.ended == 1);
@@ -75,7 +75,7 @@ TEST_CASE("confirmed: what is stored is reported again on a new session, until t
   c.broadcast(Rank{1});
   c.take_all();
   CHECK(c.lane(0).deliver(c.answer(0, 0, 0), bytes_of(kSlice, 9)));
-  CHECK(c.stored(0) == one_round(0, 0));
+  CHECK(c.take_stored(0) == kPart0);
   const auto reconnect = [&] {
     c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
     c.loop.run_for(Lane::kLongestPause);
@@ -84,15 +84,15 @@ TEST_CASE("confirmed: what is stored is reported again on a new session, until t
   };
   reconnect();
   // Partition 2 is still in the round.
-  CHECK(c.stored(0) == one_round(0, 0));
+  CHECK(c.take_stored(0) == kPart0);
   CHECK(c.take(0).partition == PartitionId{2});
   CHECK(c.lane(0).deliver(c.answer(2, 0, 0), bytes_of(100, 7)));
-  CHECK(c.stored(0) == one_round(2, 0));
+  CHECK(c.take_stored(0) == kPart2);
   CHECK(c.lane(1).deliver(c.answer(1, 0, 0), bytes_of(kSlice, 8)));
   REQUIRE(c.outcome.ended == 1);
   reconnect();
-  CHECK(c.stored(0) == one_round(0, 0));
-  CHECK(c.stored(0) == one_round(2, 0));
+  CHECK(c.take_stored(0) == kPart0);
+  CHECK(c.take_stored(0) == kPart2);
   // Also while the next round is under way.
   c.push_pull();
   c.take(0), c.take(0);
@@ -121,7 +121,7 @@ TEST_CASE("confirmed: nothing is kept for others; who is still in the round send
   const std::uint64_t sent = has_payload ? kSlice + 100 : 0;
   if (takes) {
     CHECK(c.lane(0).deliver(c.answer(0, 0, sent), bytes_of(kSlice, 9)));
-    CHECK(c.stored(0) == one_round(0, 0));
+    CHECK(c.take_stored(0) == kPart0);
   } else {
     c.lane(0).deliver(c.answer(0, 0, sent));
   }
@@ -146,7 +146,7 @@ TEST_CASE("confirmed: after one that is kept, an answer is fetched as before") {
   CHECK(c.lane(0).deliver(c.answer(0, 0, 0), bytes_of(kSlice, 9)));
   CHECK(c.lane(1).deliver(c.answer(1, 0, 0), bytes_of(kSlice, 8)));
   CHECK(c.lane(0).deliver(c.answer(2, 0, 0), bytes_of(100, 7)));
-  c.stored(0), c.stored(0), c.stored(1);
+  c.take_stored(0), c.take_stored(0), c.take_stored(1);
   c.push_pull();
   c.take_all();
   CHECK(c.lane(0).deliver(c.answer(0, 1, kSlice + 100), bytes_of(kSlice, 5)));

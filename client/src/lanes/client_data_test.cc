@@ -174,8 +174,8 @@ TEST_CASE("broadcast: the root sends, the others ask") {
     CHECK(c.outcome.ended == 1);
     CHECK(c.out == c.expected());
     for (const std::uint32_t partition : {0, 2})
-      CHECK(c.lane(0).next<Stored>().rounds == one_round(partition, 0));
-    CHECK(c.lane(1).next<Stored>().rounds == one_round(1, 0));
+      CHECK(c.take_stored(0) == std::pair(partition, std::uint64_t{0}));
+    CHECK(c.take_stored(1) == std::pair(1u, std::uint64_t{0}));
 
     REQUIRE(c.engine.begin(broadcast_of(c.tensor, c.in, Rank{0}, c.into(c.outcome))).ok());
     CHECK(c.take(0).round == Round{1});

@@ -20,7 +20,7 @@ Exchange::Exchange(const RunningJob& job, LaneSet& lanes, TensorSet& tensors, Ho
       owner_(owner),
       stats_(stats),
       frame_(PushPull{}),
-      stored_(Stored{{}, {}, {}, {PartitionRound{}}}) {}
+      stored_(Stored{}) {}
 
 void Exchange::start(std::uint32_t weight) { std::get_if<PushPull>(&frame_)->weight = weight; }
 
@@ -101,9 +101,10 @@ void Exchange::report_stored(Partition& partition) {
   if (!lane.welcomed() || partition.owner->poisoned()) return;
   auto& stored = *std::get_if<Stored>(&stored_);
   stored.job_run = job_.run();
+  stored.partition = partition.id;
+  stored.round = Round{partition.owner->next_round(partition).value - 1};
   stored.epoch = job_.epoch();
   stored.generation = job_.generation();
-  stored.rounds.front() = {partition.id, Round{partition.owner->next_round(partition).value - 1}};
   partition.confirmed = Partition::Confirmed::told;
   lane.send(stored_, {}, 0);
 }

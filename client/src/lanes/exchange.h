@@ -103,7 +103,7 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   Owner& owner_;
   ClientStats& stats_;
   Message frame_;                       // reused: a PushPull
-  Message stored_;                      // likewise: a Stored of one partition
+  Message stored_;                      // likewise: a Stored
   std::unique_ptr<std::byte[]> spare_;  // a partition's bytes; see TensorState::fetch
   bool stopped_ = false;
 };

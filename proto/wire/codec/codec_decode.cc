@@ -349,18 +349,12 @@ void read(Check& check, const fb::Resume& in, Resume& out) {
 }
 
 void read(Check& check, const fb::Stored& in, Stored& out) {
-  out.job_run = JobRun{in.job_run()};
-  out.epoch = Epoch{in.epoch()};
-  out.generation = Generation{in.generation()};
-  out.rounds.clear();
-  if (!check.count("rounds", in.rounds()->size(), kMaxRoundsPerStored)) return;
-  if (!check.aligned("rounds", in.rounds())) return;
-  out.rounds.reserve(in.rounds()->size());
-  for (const fb::PartitionRound* stored : *in.rounds()) {
-    out.rounds.push_back(
-        {check.below<PartitionId>("rounds.partition", stored->partition(), kMaxPartitionsPerJob),
-         Round{stored->round()}});
-  }
+  const fb::StoredFields& fields = *in.fields();
+  out.job_run = JobRun{fields.job_run()};
+  out.partition = check.below<PartitionId>("partition", fields.partition(), kMaxPartitionsPerJob);
+  out.round = Round{fields.round()};
+  out.epoch = Epoch{fields.epoch()};
+  out.generation = Generation{fields.generation()};
 }
 
 void read(Check& check, const fb::Resumed& in, Resumed& out) { read_round(check, *in.fields(), out); }

@@ -248,11 +248,9 @@ Offset<fb::Resume> pack(Builder& b, const Resume& m) {
 }
 
 Offset<fb::Stored> pack(Builder& b, const Stored& m) {
-  fb::PartitionRound* out = nullptr;
-  const auto rounds = b.CreateUninitializedVectorOfStructs(m.rounds.size(), &out);
-  for (const PartitionRound& stored : m.rounds)
-    *out++ = fb::PartitionRound(stored.round.value, stored.partition.value);
-  return fb::CreateStored(b, m.job_run.value, m.epoch.value, m.generation.value, rounds);
+  const fb::StoredFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
+                                m.generation.value);
+  return fb::CreateStored(b, &fields);
 }
 
 Offset<fb::Resumed> pack(Builder& b, const Resumed& m) {

@@ -114,7 +114,7 @@ class RandomMessages {
                           optional_secret(), capabilities()};
       case 41: return local_news();
       case 42: return local_batch();
-      case 43: return stored();
+      case 43: return Stored{JobRun{any()}, partition(), Round{any()}, Epoch{u32()}, Generation{u32()}};
       default: return query();
     }
   }
@@ -367,14 +367,6 @@ class RandomMessages {
     m.partitions.resize(number(0, 20));
     for (StoredRounds& stored : m.partitions)
       stored = {partition(), Round{any()}, any(), u32(), flag()};
-    return m;
-  }
-
-  Message stored() {
-    Stored m{JobRun{any()}, Epoch{u32()}, Generation{u32()}, {}};
-    m.rounds.resize(number(0, 20));
-    for (PartitionRound& stored : m.rounds)
-      stored = {partition(), Round{any()}};
     return m;
   }
 

@@ -241,8 +241,7 @@ inline std::vector<Message> sample_messages() {
       {{TensorId{18}, Round{4}, 2500, {Rank{3}, Rank{5}}}}});
   all.push_back(EndCluster{37});
   all.push_back(ClusterEnded{38, 2, 3});
-  all.push_back(Stored{
-      JobRun{0xb2}, Epoch{9}, Generation{8}, {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}}}});
+  all.push_back(Stored{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{9}, Generation{8}});
   return all;
 }
 

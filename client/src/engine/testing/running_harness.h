@@ -33,6 +33,12 @@ struct Running : ScriptedCluster {
     if (sent && cookie != 0) lane(lane_index).sent(cookie);
     return push;
   }
+  // The next frame on the lane is a Stored: of which partition and round.
+  std::pair<std::uint32_t, std::uint64_t> take_stored(std::uint32_t lane_index) {
+    const auto stored = lane(lane_index).next<Stored>();
+    CHECK(stored.job_run == JobRun{kRun});
+    return {stored.partition.value, stored.round.value};
+  }
   void answer_all(std::uint64_t round) {
     CHECK(lane(0).deliver(answer(0, round, kSlice + 100), bytes_of(kSlice, 9)));
     CHECK(lane(1).deliver(answer(1, round, kSlice), bytes_of(kSlice, 8)));
@@ -50,11 +56,6 @@ struct Running : ScriptedCluster {
   std::vector<std::byte> in, out, payload;
   Outcome outcome;
 };
-
-// What a Stored says of one partition.
-inline std::vector<PartitionRound> one_round(std::uint32_t partition, std::uint64_t round) {
-  return {{PartitionId{partition}, Round{round}}};
-}
 
 inline ClientConfig with(bool retain, std::optional<std::uint64_t> credit = {}) {
   ClientConfig config = ScriptedCluster::default_config();
