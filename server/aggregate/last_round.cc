@@ -25,10 +25,10 @@ void LastRound::begin() {
   unknown_ = whole_ = false;
 }
 
-void LastRound::complete(const RoundCall& call, std::uint32_t weight) {
+void LastRound::complete(const RoundCall& call, std::uint32_t root, std::uint32_t weight) {
   begin();
   call_ = call;
-  root_ = find_root(contributors_, call);
+  root_ = root;
   weight_ = weight;
   whole_ = true;
   count();
@@ -55,14 +55,17 @@ void LastRound::recall(const RoundCall& call, Round round) {
   if (unstored_ == 0) return;
   if (!call.is_broadcast()) {
     error_ = errors_.nobody_has(round);
-  } else if (root_ == kNobody) {
-    error_ = errors_.no_root(call, round);
-  } else if (!parts_[root_].over) {
-    weight_ = contributors_[root_].weight;
+  } else if (root_ == kNobody || parts_[root_].over) {
+    error_ = without_root(round);
   } else {
-    const bool is_lost = !contributors_[root_].loss.empty();
-    error_ = is_lost ? errors_.root_lost(root_, call.kind, round) : errors_.nobody_has(round);
+    weight_ = contributors_[root_].weight;
   }
+}
+
+Error LastRound::without_root(Round round) const {
+  if (root_ == kNobody) return errors_.no_root(call_, round);
+  const bool is_lost = !contributors_[root_].loss.empty();
+  return is_lost ? errors_.root_lost(root_, call_.kind, round) : errors_.nobody_has(round);
 }
 
 // ---- who is still in it ----
@@ -82,7 +85,7 @@ bool LastRound::note_gone(std::uint32_t contributor, Round round) {
   const bool is_lost = !contributors_[contributor].loss.empty();
   if (has_failed() || contributor != root_) return is_stored;
   if (!was_wanted && !(was_needed && is_lost && !call_.is_broadcast())) return is_stored;
-  error_ = is_lost ? errors_.root_lost(contributor, call_.kind, round) : errors_.nobody_has(round);
+  error_ = without_root(round);
   return true;
 }
 

@@ -30,8 +30,8 @@ class LastRound {
 
   // ---- what came of it ----
 
-  // A round is over: from now on this is about it.
-  void complete(const RoundCall& call, std::uint32_t weight);
+  // A round is over: from now on this is about it. `root`: the contributor that holds it, or kNobody.
+  void complete(const RoundCall& call, std::uint32_t root, std::uint32_t weight);
   void fail(Error error);
   // The partition moved here. `is_over(contributor)`. Before it one of these says what is known of the round:
   // fetched(), fail() or forget().
@@ -41,9 +41,9 @@ class LastRound {
       parts_[i].over = parts_[i].gone || is_over(i);
     count();
   }
-  void fetched(std::uint32_t weight) { complete({}, weight); }
+  void fetched(std::uint32_t weight) { complete({}, kNobody, weight); }
   void forget();  // it was a confirmed one
-  // The first header of it that is sent again.
+  // Its first frame that comes again has this call.
   void recall(const RoundCall& call, Round round);
   // It was over for others, and cannot be for those that are still in it.
   void give_up(Error error) { error_ = std::move(error); }
@@ -90,7 +90,7 @@ class LastRound {
     }
   }
   bool is_waited_for() const { return waiting_ > 0; }
-  // Those for which it is waited.
+  // The contributors for which others wait.
   void name_absent(std::vector<std::uint32_t>& absent) const;
 
  private:
@@ -102,6 +102,8 @@ class LastRound {
   };
 
   void begin();
+  // Why those that lack its bytes get none.
+  Error without_root(Round round) const;
   bool takes(std::uint32_t contributor) const { return unknown_ || call_.takes(contributor == root_); }
   bool needs(std::uint32_t contributor) const {
     return takes(contributor) && !parts_[contributor].stored && !parts_[contributor].over;

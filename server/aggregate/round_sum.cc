@@ -24,6 +24,7 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
 void RoundSum::open(Round round, const RoundCall& call) {
   round_ = round;
   call_ = call;
+  root_ = find_root(contributors_, call);
 }
 
 void RoundSum::close() {

@@ -66,7 +66,9 @@ class RoundSum {
   const RoundCall& call() const { return call_; }
   bool is_broadcast() const { return call_.is_broadcast(); }
   std::uint32_t weight() const { return weight_; }  // of all that are not absent
-  bool is_root(std::uint32_t contributor) const { return contributors_[contributor].holds(call_.root); }
+  // The contributor that holds the root of the call; kNobody: it has none, or no contributor holds it.
+  std::uint32_t root() const { return root_; }
+  bool is_root(std::uint32_t contributor) const { return contributor == root_; }
 
   // ---- who is where ----
 
@@ -75,8 +77,8 @@ class RoundSum {
     return phase(contributor) == Phase::whole || phase(contributor) == Phase::added;
   }
   bool is_absent(std::uint32_t contributor) const { return phase(contributor) == Phase::absent; }
-  // Those that have not come. Who was refused for lack of room has come; who has been asked to send again has
-  // not done so.
+  // The contributors whose contribution is not here. One that was refused for lack of room counts as here
+  // until it is asked to send again.
   void name_absent(std::vector<std::uint32_t>& absent) const;
   // The first that is not absent, from `contributor` on.
   std::uint32_t present_from(std::uint32_t contributor) const {
@@ -174,6 +176,7 @@ class RoundSum {
   std::vector<Part> parts_;
   Round round_;
   RoundCall call_;
+  std::uint32_t root_ = kNobody;
   std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;
   bool hurry_ = false;  // one of those between should be added soon

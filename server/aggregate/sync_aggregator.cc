@@ -98,7 +98,7 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
 SyncAggregator::Arrival SyncAggregator::again(std::uint32_t contributor, const PushPull& header,
                                               std::uint64_t bytes, Actions& actions) {
   if (last_.is_unknown()) last_.recall(header.call, header.round);
-  release_stale_slots();
+  release_stale_slots();  // perhaps nobody lacks its bytes
   if (!last_.wants_from(contributor)) return Arrival::retained;
   if (header.rendezvous) return Arrival::again_rendezvous;
   Error error = header.error;
@@ -296,7 +296,7 @@ void SyncAggregator::recall(Actions& actions) {
   const std::uint32_t lowest = sum_.present_from(0);
   if (sum_.is_broadcast() || ready <= lowest) {
     // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
-    const std::uint32_t first = sum_.is_broadcast() ? find_root(contributors_, sum_.call()) : lowest;
+    const std::uint32_t first = sum_.is_broadcast() ? sum_.root() : lowest;
     if (first < count && is_to_be_asked(first) && may_have_slot()) ask(first, actions);
     return;
   }
@@ -324,12 +324,12 @@ void SyncAggregator::ask(std::uint32_t contributor, Actions& actions) {
 
 void SyncAggregator::complete(Actions& actions) {
   const RoundCall call = sum_.call();
-  const std::uint32_t root = find_root(contributors_, call);
+  const std::uint32_t root = sum_.root();
   // Not before all have come: nobody is to miss the round before because this one is over at once.
   if (call.has_root() && root == kNobody) return fail_round(errors_.no_root(call, open_), actions);
   if (call.has_root() && (call.is_broadcast() ? sum_.is_absent(root) : states_[root].dead))
     return fail_round(errors_.root_lost(root, call.kind, open_), actions);
-  last_.complete(call, call.is_broadcast() ? contributors_[root].weight : sum_.weight());
+  last_.complete(call, root, call.is_broadcast() ? contributors_[root].weight : sum_.weight());
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     const bool asks = states_[i].awaiting && states_[i].arrival == Arrival::none;
     if (asks) reply(i, open_, last_.ask(i), actions);
