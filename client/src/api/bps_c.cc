@@ -31,10 +31,11 @@ Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& 
   return {};
 }
 
-Result<Operation> read_operation(bps_reduce_op operation) {
+Status read_operation(bps_reduce_op operation, Operation& given) {
   const auto code = number_of(operation);
   if (code < BPS_SUM || code >= kOperationCount) return invalid(fmt::format("operation {} is unknown", code));
-  return static_cast<Operation>(code);
+  given = static_cast<Operation>(code);
+  return {};
 }
 
 Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t index,
@@ -88,6 +89,20 @@ Status begin(const bps_client* client, Request&& request, bps_handle** handle) {
   made->record = std::move(record).value();
   *handle = made.release();
   return {};
+}
+
+// What each operation does alike; `fill(Request&)` gives it its call and its buffers.
+template <class Fill>
+bps_status start(bps_client* client, bps_tensor tensor, bps_handle** handle, bps_error* error, Fill fill) {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
+    *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    Request request;
+    request.tensor = TensorId{tensor};
+    if (Status status = fill(request); !status.ok()) return status;
+    return begin(client, std::move(request), handle);
+  });
 }
 
 const char* name_of(LocalGrouping grouping) {
@@ -337,54 +352,33 @@ bps_status bps_deallocate(bps_client* client, void* pointer) {
 
 bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
                          bps_reduce_op operation, bps_handle** handle, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
-    *handle = nullptr;
-    if (Status status = usable(client); !status.ok()) return status;
-    Request request;
-    request.tensor = TensorId{tensor};
+  return start(client, tensor, handle, error, [&](Request& request) -> Status {
     request.view = out == nullptr;
     if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
     if (!request.view) {
       if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
-    const Result<Operation> known = read_operation(operation);
-    if (!known) return known.error();
-    request.call = *known;
-    return begin(client, std::move(request), handle);
+    return read_operation(operation, request.call.operation);
   });
 }
 
 bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
                       bps_reduce_op operation, int32_t root, bps_handle** handle, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
-    *handle = nullptr;
-    if (Status status = usable(client); !status.ok()) return status;
-    Request request;
-    request.tensor = TensorId{tensor};
+  return start(client, tensor, handle, error, [&](Request& request) -> Status {
+    request.call = RoundCall::reduce(Operation::sum, Rank{static_cast<std::uint32_t>(root)});
     if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
     if (root == bps_rank(client)) {
       if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
-    const Result<Operation> known = read_operation(operation);
-    if (!known) return known.error();
-    request.call = RoundCall::reduce(*known, Rank{static_cast<std::uint32_t>(root)});
-    return begin(client, std::move(request), handle);
+    return read_operation(operation, request.call.operation);
   });
 }
 
 bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer, int32_t root,
                          bps_handle** handle, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
-    *handle = nullptr;
-    if (Status status = usable(client); !status.ok()) return status;
-    Request request;
-    request.tensor = TensorId{tensor};
+  return start(client, tensor, handle, error, [&](Request& request) {
     request.call = RoundCall::broadcast(Rank{static_cast<std::uint32_t>(root)});
-    if (Status status = read_buffer(buffer, "buffer", request.out); !status.ok()) return status;
-    return begin(client, std::move(request), handle);
+    return read_buffer(buffer, "buffer", request.out);
   });
 }
 
