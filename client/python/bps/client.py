@@ -201,25 +201,14 @@ class Client:
         self._check_op(op)
         output = self._checked(tensor, source if out is None else out, "out", writable=True)
         given = output if out is None else self._checked(tensor, source, "source", writable=False)
-        self._sweep()
-        handle = Handle(self, tensor, (given, output))
-        error = _library.new_error()
-        _library.check(_library.get().bps_push_pull(
-            self._pointer, tensor.number, ctypes.byref(given.c_buffer()), ctypes.byref(output.c_buffer()), int(op),
-            ctypes.byref(handle._raw), ctypes.byref(error)), error)
-        return handle
+        return self._start(tensor, (given, output), _library.get().bps_push_pull, ctypes.byref(given.c_buffer()),
+                           ctypes.byref(output.c_buffer()), int(op))
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
         """Starts to copy the root's `array` into those of all others; returns at once."""
         root = self._checked_root(root)
         memory = self._checked(tensor, array, "array", writable=self.rank != root)
-        self._sweep()
-        handle = Handle(self, tensor, (memory,))
-        error = _library.new_error()
-        _library.check(_library.get().bps_broadcast(
-            self._pointer, tensor.number, ctypes.byref(memory.c_buffer()), root, ctypes.byref(handle._raw),
-            ctypes.byref(error)), error)
-        return handle
+        return self._start(tensor, (memory,), _library.get().bps_broadcast, ctypes.byref(memory.c_buffer()), root)
 
     def reduce(self, tensor: Tensor, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE) -> Handle:
         """Starts to reduce `source` of all workers into `out` of the root (None: in place there); returns at once. `out` is
@@ -233,14 +222,9 @@ class Client:
         is_in_place = takes and out is None
         given = self._checked(tensor, source, "source", writable=is_in_place)
         output = given if is_in_place else self._checked(tensor, out, "out", writable=True) if takes else None
-        self._sweep()
-        handle = Handle(self, tensor, (given,) if output is None else (given, output))
-        error = _library.new_error()
-        _library.check(_library.get().bps_reduce(
-            self._pointer, tensor.number, ctypes.byref(given.c_buffer()),
-            None if output is None else ctypes.byref(output.c_buffer()), int(op), root, ctypes.byref(handle._raw),
-            ctypes.byref(error)), error)
-        return handle
+        return self._start(tensor, (given,) if output is None else (given, output), _library.get().bps_reduce,
+                           ctypes.byref(given.c_buffer()), None if output is None else ctypes.byref(output.c_buffer()),
+                           int(op), root)
 
     def barrier(self, timeout_s: Optional[float] = None) -> None:
         """Returns when every worker has called it as often as this one."""
@@ -347,6 +331,14 @@ class Client:
     def _check_tensor(tensor: Any) -> None:
         if not isinstance(tensor, Tensor):
             raise invalid(f"{tensor!r} is no tensor: pass what declare() has returned")
+
+    def _start(self, tensor: Tensor, memories: Sequence[Memory], call: Callable[..., int], *arguments: Any) -> Handle:
+        """An operation of the C API; its handle keeps the memories alive."""
+        self._sweep()
+        handle = Handle(self, tensor, tuple(memories))
+        error = _library.new_error()
+        _library.check(call(self._pointer, tensor.number, *arguments, ctypes.byref(handle._raw), ctypes.byref(error)), error)
+        return handle
 
     @staticmethod
     def _check_op(op: Any) -> None:
