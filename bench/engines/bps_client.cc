@@ -48,6 +48,15 @@ std::vector<std::pair<const char*, std::string>> settings_of(const WorkerOptions
   return settings;
 }
 
+// `call(bps_handle**, bps_error*)`
+template <class Call>
+Result<BpsHandle> started(Call call) {
+  bps_error error = BPS_ERROR_INIT;
+  bps_handle* handle = nullptr;
+  if (call(&handle, &error) != BPS_OK) return to_error(error);
+  return BpsHandle(handle);
+}
+
 }  // namespace
 
 bool BpsHandle::done() const {
@@ -134,10 +143,9 @@ Result<std::span<std::byte>> BpsClient::allocate(std::size_t bytes) {
 
 Result<BpsHandle> BpsClient::start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
                                    bps_reduce_op operation) {
-  bps_error error = BPS_ERROR_INIT;
-  bps_handle* handle = nullptr;
-  if (bps_push_pull(client_, tensor, &in, out, operation, &handle, &error) != BPS_OK) return to_error(error);
-  return BpsHandle(handle);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_push_pull(client_, tensor, &in, out, operation, handle, error);
+  });
 }
 
 Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
@@ -151,23 +159,18 @@ Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, const bps_buffer& in, 
 }
 
 Result<BpsHandle> BpsClient::broadcast(bps_tensor tensor, std::span<std::byte> buffer, std::uint32_t root) {
-  bps_error error = BPS_ERROR_INIT;
-  bps_handle* handle = nullptr;
   const bps_buffer raw = describe(buffer);
-  if (bps_broadcast(client_, tensor, &raw, static_cast<std::int32_t>(root), &handle, &error) != BPS_OK)
-    return to_error(error);
-  return BpsHandle(handle);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_broadcast(client_, tensor, &raw, static_cast<std::int32_t>(root), handle, error);
+  });
 }
 
 Result<BpsHandle> BpsClient::reduce(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                                     std::uint32_t root) {
-  bps_error error = BPS_ERROR_INIT;
-  bps_handle* handle = nullptr;
   const bps_buffer from = describe(in), to = describe(out);
-  if (bps_reduce(client_, tensor, &from, &to, BPS_SUM, static_cast<std::int32_t>(root), &handle, &error) !=
-      BPS_OK)
-    return to_error(error);
-  return BpsHandle(handle);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_reduce(client_, tensor, &from, &to, BPS_SUM, static_cast<std::int32_t>(root), handle, error);
+  });
 }
 
 Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
