@@ -48,7 +48,7 @@ struct Partition : SendItem {
   bool in_library = false;   // the answer has come into library memory
   bool resuming = false;     // its owner is new: nothing is sent before all workers have resumed there
   bool resume_said = false;  // in this session of its lane
-  bool counted = false;      // async: this round is in the value at its new owner, and only asked for
+  bool counted = false;      // its new owner has had this round from others: it is only asked for
   bool upper = false;        // async: which of its two places in library memory has the last answer
   std::uint32_t holds = 0;   // sends whose payload a connection may still read
   Epoch since;               // answers of an earlier epoch are not its owner's

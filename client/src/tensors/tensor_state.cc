@@ -226,6 +226,7 @@ bool TensorState::on_clear_to_send(Partition& partition, Round round) {
   if (!under_way_ || round != round_ || partition.state != State::refused) return false;
   partition.state = State::waiting;
   partition.asked = true;
+  if (!is_async()) partition.counted = false;
   return true;
 }
 
@@ -412,8 +413,11 @@ TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open
     partition.counted = true;
     return Resumption::send;
   }
-  // The others have it, or their part in it is over.
-  if (wanted && is_confirmed()) return Resumption::send;
+  // Others have it, so that mostly nobody needs the payload: the server asks for it if a taker does.
+  if (wanted && is_confirmed()) {
+    partition.counted = true;
+    return Resumption::send;
+  }
   // Our contribution was in a sum that others have, or the round has failed without it: we are told.
   if (wanted) partition.state = State::sent;
   return Resumption::wait;
