@@ -31,7 +31,8 @@ Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& 
   return {};
 }
 
-Status read_operation(bps_reduce_op operation, Operation& given) {
+// By reference: only number_of may read an enum of a C program.
+Status read_operation(const bps_reduce_op& operation, Operation& given) {
   const auto code = number_of(operation);
   if (code < BPS_SUM || code >= kOperationCount) return invalid(fmt::format("operation {} is unknown", code));
   given = static_cast<Operation>(code);
