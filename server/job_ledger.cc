@@ -8,6 +8,7 @@
 #include "proto/base/assert.h"
 #include "proto/base/config/units.h"
 #include "proto/base/memory/buffer_pool.h"
+#include "proto/base/parts.h"
 #include "proto/wire/member_groups.h"
 #include "server/aggregate/aggregator.h"
 
@@ -53,7 +54,8 @@ bool JobLedger::holds(const Tensor* tensor, const PartitionSlice& slice) {
 }
 
 TensorSlices without_partitions(const TensorSlices& tensor) {
-  return {tensor.tensor, tensor.name, tensor.dtype, tensor.mode, tensor.staleness, tensor.priority, {}};
+  return {tensor.tensor,    tensor.name,     tensor.dtype, tensor.mode,
+          tensor.staleness, tensor.priority, {},           tensor.parts};
 }
 
 Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const {
@@ -64,7 +66,12 @@ Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor
                       fmt::format("tensor {} of job '{}' is '{}' and '{}', or of two kinds",
                                   tensor.tensor.value, job, known->name, tensor.name));
   }
+  const Parts parts(tensor.parts);
   for (const PartitionSlice& slice : tensor.partitions) {
+    if (parts && !parts.cover(slice.begin, slice.elements)) {
+      return make_error(ErrorCode::protocol, fmt::format("partition {} of '{}' is beyond its parts",
+                                                         slice.partition.value, tensor.name));
+    }
     if (slice.shard >= plan_.shards) {
       return make_error(ErrorCode::protocol,
                         fmt::format("partition {} of '{}' is for shard {}, this server has {}",

@@ -1,8 +1,9 @@
-// Every exchange that there is, on one tensor.
+// Every exchange that there is.
 //
 //   bps-run -n 4 -s 2 -- ./exchanges                  four workers and two servers on this host
 //   ./exchanges                                       one worker, with nothing else started
 #include <bps/client.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <vector>
 
@@ -14,7 +15,7 @@ int main(int argc, char** argv) {
   }
   return bps::run_main(argv[0], [] {  // prints an error, and returns its exit code
     // Memory first: it must outlive the client, whatever happens.
-    std::vector<float> mine(100'000), result(mine.size());
+    std::vector<float> mine(100'000), result(mine.size()), own, whole;
     bps::Client client{bps::Options{}};  // rank, size and scheduler come from the environment
     const int rank = client.rank(), size = client.world_size(), last = size - 1;
     const bps::Tensor tensor = client.declare("values", bps::DType::f32, mine.size());
@@ -36,6 +37,21 @@ int main(int argc, char** argv) {
 
     client.broadcast(tensor, mine, /*root=*/last).wait();  // everyone gets what the root has
     expect("broadcast", mine, static_cast<float>(size));
+
+    // A tensor that is cut into parts, one for each rank.
+    const std::uint64_t part = 25'000;
+    bps::TensorSpec spec{"parts", bps::DType::f32, part * size};
+    spec.parts = {part};  // so many elements for each
+    const bps::Tensor parted = client.declare(spec);
+    own.assign(part, 0);
+    whole.assign(spec.count, static_cast<float>(rank + 1));
+
+    client.reduce_scatter(parted, whole, own, bps::Op::sum).wait();  // everyone gets its part of the sum
+    expect("reduce_scatter", own, total);
+
+    own.assign(part, static_cast<float>(rank));
+    client.all_gather(parted, own, whole).wait();  // everyone gets the parts of all
+    expect("all_gather", {whole.front(), whole.back() - static_cast<float>(last)}, 0);
 
     client.close();
     if (wrong == 0) std::printf("rank %d of %d: right\n", rank, size);

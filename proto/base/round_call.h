@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "proto/base/dtype.h"
@@ -11,61 +12,86 @@ namespace bps {
 
 // Which ranks give, and which take. The numbers are part of the protocol: never renumber, only append.
 enum class RoundKind : std::uint8_t {
-  push_pull = 0,  // all give, all take what they gave together
-  broadcast = 1,  // the root gives, all others take
-  reduce = 2      // all give, the root takes what they gave together
+  push_pull = 0,       // all give, all take what they gave together
+  broadcast = 1,       // the root gives, all others take
+  reduce = 2,          // all give, the root takes what they gave together
+  reduce_scatter = 3,  // the same, and each rank takes its part of the tensor
+  all_gather = 4       // each rank gives its part of the tensor, all take the whole
 };
-inline constexpr std::uint8_t kRoundKindCount = 3;
+inline constexpr std::uint8_t kRoundKindCount = 5;
 
 struct RoundCall {
   RoundKind kind = RoundKind::push_pull;
-  Operation operation = Operation::sum;  // of a broadcast sum
-  Rank root = {};                        // of a push_pull 0
+  Operation operation = Operation::sum;  // of a copy sum
+  Rank root = {};                        // 0 if it has none
 
   constexpr RoundCall() = default;
   constexpr RoundCall(Operation reduction) : operation(reduction) {}  // a push_pull
-  static constexpr RoundCall broadcast(Rank root) { return rooted(RoundKind::broadcast, root); }
+  static constexpr RoundCall broadcast(Rank root) { return of(RoundKind::broadcast, Operation::sum, root); }
   static constexpr RoundCall reduce(Operation reduction, Rank root) {
-    RoundCall call = rooted(RoundKind::reduce, root);
-    call.operation = reduction;
-    return call;
+    return of(RoundKind::reduce, reduction, root);
   }
+  static constexpr RoundCall reduce_scatter(Operation reduction) {
+    return of(RoundKind::reduce_scatter, reduction, {});
+  }
+  static constexpr RoundCall all_gather() { return of(RoundKind::all_gather, Operation::sum, {}); }
 
   constexpr bool is_broadcast() const { return kind == RoundKind::broadcast; }
-  constexpr bool has_root() const { return kind != RoundKind::push_pull; }
-  // In a synchronous round, of the root and of the others.
-  constexpr bool gives(bool is_root) const { return kind != RoundKind::broadcast || is_root; }
-  constexpr bool takes(bool is_root) const {
-    return kind == RoundKind::push_pull || is_root == (kind == RoundKind::reduce);
+  constexpr bool has_root() const { return kind == RoundKind::broadcast || kind == RoundKind::reduce; }
+  // Of a tensor that has parts.
+  constexpr bool is_of_parts() const {
+    return kind == RoundKind::reduce_scatter || kind == RoundKind::all_gather;
   }
+  // Bytes are moved, not reduced.
+  constexpr bool is_copy() const { return kind == RoundKind::broadcast || kind == RoundKind::all_gather; }
+
+  // What it comes to in one partition. If all of it is of one rank's part, that is its root. Else a
+  // reduce_scatter is a push_pull, of whose answer each rank uses its part.
+  constexpr RoundCall in_partition(std::optional<Rank> only_owner) const {
+    if (kind == RoundKind::reduce_scatter)
+      return only_owner ? reduce(operation, *only_owner) : RoundCall(operation);
+    if (kind == RoundKind::all_gather && only_owner) return broadcast(*only_owner);
+    return *this;
+  }
+
+  // ---- in a partition ----
+  // In a synchronous round, of the root and of the others. Of an all_gather: of those that own a part.
+  constexpr bool gives(bool is_root) const { return !is_copy() || is_root; }
+  constexpr bool takes(bool is_root) const { return !has_root() || is_root == (kind == RoundKind::reduce); }
   // Takers report that they have stored it, and givers wait for that (decision 0033).
-  constexpr bool is_confirmed() const { return kind != RoundKind::push_pull; }
+  constexpr bool is_confirmed() const { return has_root(); }
+
   friend bool operator==(const RoundCall&, const RoundCall&) = default;
 
  private:
-  static constexpr RoundCall rooted(RoundKind kind, Rank root) {
+  static constexpr RoundCall of(RoundKind kind, Operation operation, Rank root) {
     RoundCall call;
     call.kind = kind;
+    call.operation = operation;
     call.root = root;
     return call;
   }
 };
 
-// "average", "broadcast from rank 2", "reduce (average) to rank 2"
+// "broadcast", "reduce", "push_pull"
+inline const char* name_of(RoundKind kind) {
+  constexpr const char* kNames[kRoundKindCount] = {"push_pull", "broadcast", "reduce", "reduce_scatter",
+                                                   "all_gather"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+// "average", "broadcast from rank 2", "reduce (average) to rank 2", "reduce_scatter (sum)", "all_gather"
 inline std::string to_string(const RoundCall& call) {
+  const std::string operation(name_of(call.operation));
   const std::string root = " rank " + std::to_string(call.root.value);
   switch (call.kind) {
     case RoundKind::broadcast: return "broadcast from" + root;
-    case RoundKind::reduce: return "reduce (" + std::string(name_of(call.operation)) + ") to" + root;
+    case RoundKind::reduce: return "reduce (" + operation + ") to" + root;
+    case RoundKind::reduce_scatter: return "reduce_scatter (" + operation + ")";
+    case RoundKind::all_gather: return name_of(call.kind);
     case RoundKind::push_pull: break;
   }
-  return std::string(name_of(call.operation));
-}
-
-// "broadcast", "reduce", "push_pull"
-inline const char* name_of(RoundKind kind) {
-  constexpr const char* kNames[kRoundKindCount] = {"push_pull", "broadcast", "reduce"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return operation;
 }
 
 }  // namespace bps

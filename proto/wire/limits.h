@@ -7,8 +7,8 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 12;        // the highest that this program speaks
-inline constexpr std::uint16_t kLowestProtocolVersion = 12;  // and the lowest
+inline constexpr std::uint16_t kProtocolVersion = 13;        // the highest that this program speaks
+inline constexpr std::uint16_t kLowestProtocolVersion = 13;  // and the lowest
 // Since this version, the hello of any version can be read.
 inline constexpr std::uint16_t kFirstFrozenVersion = 9;
 inline constexpr std::uint32_t kMaxFeatures = 32;    // named by a hello or its answer
@@ -35,6 +35,7 @@ inline constexpr std::uint32_t kMaxTensorsPerJob = 1u << 20;
 inline constexpr std::uint32_t kMaxPartitionsPerJob = 1u << 24;
 inline constexpr std::uint32_t kMaxTensorsPerDeclare = 1024;         // larger lists are sent in pieces
 inline constexpr std::uint32_t kMaxPartitionsPerDeclare = 1u << 19;  // of all its tensors together
+inline constexpr std::uint32_t kMaxPartsPerDeclare = 1u << 19;       // likewise
 inline constexpr std::uint64_t kMaxTensorElements = 1ull << 40;
 inline constexpr std::size_t kMaxNameBytes = 512;  // job and tensor names
 inline constexpr std::size_t kMaxHostBytes = 256;

@@ -199,6 +199,8 @@ struct TensorDeclaration {
   std::int32_t priority = 0;  // higher goes first; equal: the earlier declared tensor goes first
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
+  // Elements of each rank's part, in the shortest form (Parts); empty: it has none.
+  std::vector<std::uint64_t> parts = {};
   friend bool operator==(const TensorDeclaration&, const TensorDeclaration&) = default;
 };
 
@@ -213,7 +215,7 @@ struct DeclaredTensor {
   TensorId tensor;
   std::int32_t priority = 0;      // as fixed by the first declaration
   PartitionId first_partition;    // the tensor's partitions are consecutive
-  std::vector<LaneIndex> owners;  // per partition; every partition but the last has the job's partition_bytes
+  std::vector<LaneIndex> owners;  // per partition, as Partitioner cuts them
   friend bool operator==(const DeclaredTensor&, const DeclaredTensor&) = default;
 };
 
@@ -271,6 +273,7 @@ struct PartitionSlice {
   PartitionId partition;
   std::uint32_t shard = 0;
   std::uint64_t elements = 0;
+  std::uint64_t begin = 0;  // within the tensor, if that has parts; else 0
   friend bool operator==(const PartitionSlice&, const PartitionSlice&) = default;
 };
 
@@ -282,6 +285,7 @@ struct TensorSlices {
   std::uint32_t staleness = kUnboundedStaleness;
   std::int32_t priority = 0;
   std::vector<PartitionSlice> partitions;  // those this server owns
+  std::vector<std::uint64_t> parts = {};   // as declared; a server does not say them back
   friend bool operator==(const TensorSlices&, const TensorSlices&) = default;
 };
 

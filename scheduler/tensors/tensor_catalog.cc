@@ -36,7 +36,8 @@ void TensorCatalog::set_lanes(std::vector<Lane> lanes) {
 // ---- new tensors ----
 
 Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declaration) {
-  const std::uint64_t partitions = partitions_of(declaration);
+  const Partitioner partitioner = partitioner_of(declaration, config_.partition_bytes);
+  const std::uint64_t partitions = partitioner.count();
   if (next_tensor_.value >= config_.max_tensors) {
     return too_large(declaration,
                      fmt::format("is one too many: a job declares at most {} in all", config_.max_tensors),
@@ -54,9 +55,10 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   tensor.declared_by = rank;
   tensor.has_it.assign(config_.world_size, false);
   tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
+  tensor.partitioner = partitioner;
   tensor.owners.reserve(partitions);
   for (std::uint32_t i = 0; i < partitions; ++i)
-    tensor.owners.push_back(assigner_.assign(bytes_of(tensor, i)));
+    tensor.owners.push_back(assigner_.assign(tensor.partitioner.bytes_of(i)));
   next_partition_ += partitions;
   by_name_.emplace(declaration.name, id);
   has_async_ = has_async_ || declaration.mode == Mode::async;
@@ -99,7 +101,7 @@ bool TensorCatalog::has_dropped(TensorId id, Rank rank) const {
 void TensorCatalog::remove(TensorId id) {
   const Tensor& tensor = (*this)[id];
   for (std::uint32_t i = 0; i < tensor.owners.size(); ++i)
-    assigner_.give_back(tensor.owners[i], bytes_of(tensor, i));
+    assigner_.give_back(tensor.owners[i], tensor.partitioner.bytes_of(i));
   const auto [begin, end] = by_name_.equal_range(tensor.declaration.name);
   by_name_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
   index_[id.value] = nullptr;
@@ -116,20 +118,17 @@ std::pair<TensorCatalog::Tensor&, bool> TensorCatalog::insert(TensorId id) {
 // ---- what servers have to know of them ----
 
 PartitionSlice TensorCatalog::slice_of(const Tensor& tensor, std::uint32_t index) const {
+  const std::size_t width = size_of(tensor.declaration.dtype);
   return {PartitionId{tensor.first.value + index}, config_.lanes[tensor.owners[index].value].shard,
-          bytes_of(tensor, index) / size_of(tensor.declaration.dtype)};
-}
-
-std::uint64_t TensorCatalog::bytes_of(const Tensor& tensor, std::uint32_t index) const {
-  const std::uint64_t before = index * config_.partition_bytes;
-  return std::min(bytes_of(tensor.declaration) - before, config_.partition_bytes);
+          tensor.partitioner.bytes_of(index) / width,
+          tensor.declaration.parts.empty() ? 0 : tensor.partitioner.offset(index) / width};
 }
 
 TensorSlices TensorCatalog::without_partitions(TensorId id) const {
   const TensorDeclaration& declaration = (*this)[id].declaration;
   return {
       id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
-      {}};
+      {}, declaration.parts};
 }
 
 std::vector<TensorCatalog::Slices> TensorCatalog::slices_of(const std::vector<TensorId>& tensors) const {
@@ -169,7 +168,7 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
   for (auto& [id, tensor] : tensors_) {
     std::set<ServerId> told;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      const std::uint64_t bytes = bytes_of(tensor, i);
+      const std::uint64_t bytes = tensor.partitioner.bytes_of(i);
       const bool is_retired = config_.lanes[tensor.owners[i].value].retired;
       if (!is_retired && refused.count(PartitionId{tensor.first.value + i}) == 0) continue;
       const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
@@ -185,13 +184,18 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
       const ServerId server = config_.lanes[tensor.owners[i].value].server;
       const std::pair key{server, known ? 0 : tensor.batch};
       DeclareSlices& piece = pieces[key];
+      // Parts count as partitions do: both have limits.
+      const std::size_t parts = told.count(server) == 0 ? tensor.declaration.parts.size() : 0;
       const bool full = piece.tensors.size() == kMaxTensorsPerDeclare && told.count(server) == 0;
-      if (full || partitions[key] == kMaxPartitionsPerDeclare) {
+      if (full || partitions[key] + parts >= kMaxPartitionsPerDeclare) {
         flush(key, piece);
         partitions[key] = 0;
         told.erase(server);
       }
-      if (told.insert(server).second) piece.tensors.push_back(without_partitions(id));
+      if (told.insert(server).second) {
+        piece.tensors.push_back(without_partitions(id));
+        partitions[key] += tensor.declaration.parts.size();
+      }
       piece.tensors.back().partitions.push_back(slice_of(tensor, i));
       ++partitions[key];
     }
@@ -207,7 +211,7 @@ std::vector<TensorId> TensorCatalog::call_off(const std::map<PartitionId, LaneIn
   for (auto& [id, tensor] : tensors_) {
     bool is_touched = false;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      const std::uint64_t bytes = bytes_of(tensor, i);
+      const std::uint64_t bytes = tensor.partitioner.bytes_of(i);
       const auto found = before.find(PartitionId{tensor.first.value + i});
       if (found == before.end()) continue;
       is_touched = true;
@@ -237,6 +241,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
                                   placed.tensor.value, declaration.name, config_.job),
                       "start the job again");
   };
+  if (!check_parts(declaration, config_.world_size)) return contradicts("the parts");
   if (placed.owners.size() != partitions_of(declaration)) return contradicts("the number of partitions");
   if (placed.tensor.value >= config_.max_tensors) return contradicts("the number");
   skip(TensorId{placed.tensor.value + 1},
@@ -253,12 +258,13 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     tensor.declared_by = reporter;
     tensor.has_it.assign(config_.world_size, false);
     tensor.first = placed.first_partition;
+    tensor.partitioner = partitioner_of(declaration, config_.partition_bytes);
     tensor.owners = placed.owners;
     tensor.state = State::ready;
     tensor.error = {};
     by_name_.emplace(declaration.name, placed.tensor);
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i)
-      assigner_.take(tensor.owners[i], bytes_of(tensor, i));
+      assigner_.take(tensor.owners[i], tensor.partitioner.bytes_of(i));
   }
   if (placed.error.code != ErrorCode::ok && tensor.state == State::ready) {
     tensor.state = State::failed;
@@ -292,10 +298,6 @@ const TensorDeclaration* TensorCatalog::declaration_of(TensorId id) const {
   return has(id) ? &(*this)[id].declaration : nullptr;
 }
 
-std::uint64_t TensorCatalog::partitions_of(const TensorDeclaration& declaration) const {
-  return (bytes_of(declaration) + config_.partition_bytes - 1) / config_.partition_bytes;
-}
-
 std::set<ServerId> TensorCatalog::servers_of(const Tensor& tensor) const {
   std::set<ServerId> servers;
   for (const LaneIndex lane : tensor.owners)
@@ -304,7 +306,7 @@ std::set<ServerId> TensorCatalog::servers_of(const Tensor& tensor) const {
 }
 
 bool TensorCatalog::alike(const TensorDeclaration& a, const TensorDeclaration& b) {
-  return a.dtype == b.dtype && a.elements == b.elements && a.mode == b.mode &&
+  return a.dtype == b.dtype && a.elements == b.elements && a.parts == b.parts && a.mode == b.mode &&
          (a.mode == Mode::sync || a.staleness == b.staleness);
 }
 
@@ -336,7 +338,7 @@ std::uint64_t TensorCatalog::bytes_at(ServerId server) const {
   for (const auto& [id, tensor] : tensors_) {
     if (tensor.state != State::failed) continue;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      if (is_at(server, tensor.owners[i])) bytes -= bytes_of(tensor, i);
+      if (is_at(server, tensor.owners[i])) bytes -= tensor.partitioner.bytes_of(i);
     }
   }
   return bytes;

@@ -28,6 +28,7 @@
 #include "proto/base/result.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/tensor_parts.h"
 #include "scheduler/placement/partition_assigner.h"
 #include "scheduler/report.h"
 
@@ -58,6 +59,7 @@ class TensorCatalog {
     State state = State::declaring;
     Error error;  // refused, failed
     PartitionId first;
+    Partitioner partitioner{0, DType::f32, kMinPartitionBytes};
     std::vector<LaneIndex> owners;
     std::uint64_t batch = 0;    // that servers have to confirm, of the TensorTable; 0: none
     std::vector<bool> has_it;   // has_it[r]: rank r has declared the tensor; empty: all ranks have
@@ -141,7 +143,10 @@ class TensorCatalog {
   }
   // nullptr: there is none.
   const TensorDeclaration* declaration_of(TensorId id) const;
-  std::uint64_t partitions_of(const TensorDeclaration& declaration) const;
+  std::uint64_t partitions_of(const TensorDeclaration& declaration) const {
+    return partitioner_of(declaration, config_.partition_bytes).count();
+  }
+  std::uint32_t world_size() const { return config_.world_size; }
   std::set<ServerId> servers_of(const Tensor& tensor) const;
   LaneIndex owner_of(TensorId id, PartitionId partition) const {
     const Tensor& tensor = (*this)[id];
@@ -177,8 +182,7 @@ class TensorCatalog {
   static std::uint64_t bytes_of(const TensorDeclaration& declaration) {
     return declaration.elements * size_of(declaration.dtype);
   }
-  std::uint64_t bytes_of(const Tensor& tensor, std::uint32_t index) const;  // of its partition
-  std::pair<Tensor&, bool> insert(TensorId id);                             // true: it is new
+  std::pair<Tensor&, bool> insert(TensorId id);  // true: it is new
   PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
   TensorSlices without_partitions(TensorId id) const;
 

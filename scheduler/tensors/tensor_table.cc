@@ -5,12 +5,23 @@
 #include <algorithm>
 
 #include "proto/base/config/units.h"
+#include "proto/wire/tensor_parts.h"
 
 namespace bps {
 namespace {
 
+// "4", of equal ones; "1, 2, 3", "1, 2, 3, ... (70 ranks)"
+std::string text_of(const std::vector<std::uint64_t>& parts) {
+  constexpr std::size_t kNamed = 8;
+  const std::size_t named = std::min(parts.size(), kNamed);
+  const auto end = parts.begin() + static_cast<std::ptrdiff_t>(named);
+  const std::string text = fmt::format("{}", fmt::join(parts.begin(), end, ", "));
+  return named == parts.size() ? text : fmt::format("{}, ... ({} ranks)", text, parts.size());
+}
+
 std::string text_of(const TensorDeclaration& declaration) {
   std::string text = fmt::format("{} x {}", name_of(declaration.dtype), declaration.elements);
+  if (!declaration.parts.empty()) text += " in parts of " + text_of(declaration.parts);
   if (declaration.mode == Mode::sync) return text;
   text += " async, staleness ";
   return text +
@@ -58,6 +69,8 @@ Status TensorTable::declare(Rank rank, const Declare& declare) {
 
 TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& declaration,
                                        std::uint64_t& partitions, Batch& batch) {
+  if (Status status = check_parts(declaration, catalog_.world_size()); !status)
+    return {std::nullopt, status.error()};
   const std::uint64_t count = catalog_.partitions_of(declaration);
   if (partitions + count > kMaxPartitionsPerDeclare) {
     return {std::nullopt,

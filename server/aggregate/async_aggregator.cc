@@ -21,7 +21,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (header.error.code != ErrorCode::ok) return header.error;
   const RoundCall& call = header.call;
   const bool broadcast = call.is_broadcast();
-  if (call.kind == RoundKind::reduce) return errors_.kind(contributor, header.round, call);
+  if (!broadcast && call.kind != RoundKind::push_pull) return errors_.kind(contributor, header.round, call);
   if (call.operation == Operation::average) {
     return make_error(ErrorCode::configuration,
                       errors_.describe(header.round) + ": " + errors_.describe_rank(contributor) +
@@ -38,7 +38,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),
                                    [&](const Contributor& c) { return c.rank == call.root; });
-    if (root == contributors_.end()) return errors_.no_root(call, header.round);
+    if (root == contributors_.end()) return errors_.no_root(call, call.root, header.round);
     const std::uint32_t mine = states_[contributor].broadcasts + 1;
     const auto root_index = static_cast<std::uint32_t>(root - contributors_.begin());
     if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);
@@ -58,7 +58,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
 }
 
 Error AsyncAggregator::root_left_error(std::uint32_t root, Round round) const {
-  if (!contributors_[root].loss.empty()) return errors_.root_lost(root, RoundKind::broadcast, round);
+  if (!contributors_[root].loss.empty()) return errors_.root_lost(root, RoundCall::broadcast({}), round);
   return errors_.root_left(root, round);
 }
 

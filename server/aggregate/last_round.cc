@@ -5,8 +5,9 @@
 
 namespace bps {
 
-LastRound::LastRound(std::span<const Contributor> contributors, const RoundErrors& errors)
-    : contributors_(contributors), errors_(errors), parts_(contributors.size()) {
+LastRound::LastRound(const PartitionShape& shape, std::span<const Contributor> contributors,
+                     const RoundErrors& errors)
+    : shape_(shape), contributors_(contributors), errors_(errors), parts_(contributors.size()) {
   count();
 }
 
@@ -18,7 +19,7 @@ void LastRound::begin() {
     part.stored = part.waits = false;
   }
   waiting_ = 0;
-  call_ = {};
+  said_ = call_ = {};
   root_ = kNobody;
   weight_ = 0;
   if (has_failed()) error_ = {};
@@ -27,7 +28,8 @@ void LastRound::begin() {
 
 void LastRound::complete(const RoundCall& call, std::uint32_t root, std::uint32_t weight) {
   begin();
-  call_ = call;
+  said_ = call;
+  call_ = shape_.in_partition(call);
   root_ = root;
   weight_ = weight;
   whole_ = true;
@@ -49,11 +51,12 @@ void LastRound::forget() {
 // lacked the answer, nobody would be in a later round.
 void LastRound::recall(const RoundCall& call, Round round) {
   unknown_ = false;
-  call_ = call;
-  root_ = find_root(contributors_, call);
+  said_ = call;
+  call_ = shape_.in_partition(call);
+  root_ = find_root(contributors_, call_);
   count();
   if (unstored_ == 0) return;
-  if (!call.is_broadcast()) {
+  if (!call_.is_broadcast()) {
     error_ = errors_.nobody_has(round);
   } else if (root_ == kNobody || parts_[root_].over) {
     error_ = without_root(round);
@@ -63,9 +66,9 @@ void LastRound::recall(const RoundCall& call, Round round) {
 }
 
 Error LastRound::without_root(Round round) const {
-  if (root_ == kNobody) return errors_.no_root(call_, round);
+  if (root_ == kNobody) return errors_.no_root(said_, call_.root, round);
   const bool is_lost = !contributors_[root_].loss.empty();
-  return is_lost ? errors_.root_lost(root_, call_.kind, round) : errors_.nobody_has(round);
+  return is_lost ? errors_.root_lost(root_, said_, round) : errors_.nobody_has(round);
 }
 
 // ---- who is still in it ----

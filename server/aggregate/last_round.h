@@ -25,12 +25,14 @@ namespace bps {
 
 class LastRound {
  public:
-  // Both outlive it.
-  LastRound(std::span<const Contributor> contributors, const RoundErrors& errors);
+  // All outlive it.
+  LastRound(const PartitionShape& shape, std::span<const Contributor> contributors,
+            const RoundErrors& errors);
 
   // ---- what came of it ----
 
-  // A round is over: from now on this is about it. `root`: the contributor that holds it, or kNobody.
+  // A round is over: from now on this is about it. `call`: what ranks called; `root`: the contributor that
+  // holds its root in this partition, or kNobody.
   void complete(const RoundCall& call, std::uint32_t root, std::uint32_t weight);
   void fail(Error error);
   // The partition moved here. `is_over(contributor)`. Before it one of these says what is known of the round:
@@ -115,10 +117,12 @@ class LastRound {
   }
   void count();
 
+  const PartitionShape& shape_;
   const std::span<const Contributor> contributors_;
   const RoundErrors& errors_;
   std::vector<Part> parts_;
-  RoundCall call_;
+  RoundCall said_;  // what ranks called
+  RoundCall call_;  // what that is in this partition
   std::uint32_t root_ = kNobody;
   std::uint32_t weight_ = 0;
   Error error_;

@@ -5,9 +5,16 @@
 namespace bps {
 
 std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCall& call) {
-  if (!call.has_root()) return kNobody;
-  const auto found = std::find_if(contributors.begin(), contributors.end(),
-                                  [&](const Contributor& c) { return c.holds(call.root); });
+  return call.has_root() ? find_contributor(contributors, call.root) : kNobody;
+}
+
+std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank) {
+  auto found = std::lower_bound(contributors.begin(), contributors.end(), rank,
+                                [](const Contributor& c, Rank wanted) { return c.rank < wanted; });
+  if (found == contributors.end() || found->rank != rank) {
+    found = std::find_if(contributors.begin(), contributors.end(),
+                         [&](const Contributor& c) { return c.holds(rank); });
+  }
   return found == contributors.end() ? kNobody : static_cast<std::uint32_t>(found - contributors.begin());
 }
 

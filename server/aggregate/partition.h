@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
+#include "proto/base/parts.h"
 #include "proto/base/round_call.h"
 #include "proto/reduce/reduce.h"
 #include "proto/wire/messages.h"
@@ -30,6 +32,8 @@ struct Contributor {
 };
 
 inline constexpr std::uint32_t kNobody = 0xffffffff;  // no contributor
+// The contributor that holds the rank; kNobody: none does.
+std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank);
 // The contributor that holds the root of the call; kNobody: it has none, or no contributor holds it.
 std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCall& call);
 
@@ -43,10 +47,15 @@ struct PartitionShape {
   std::size_t elements = 0;
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
-  bool moved = false;       // another server had it before: nothing completes before all have resumed
+  bool moved = false;  // another server had it before: nothing completes before all have resumed
+  std::vector<Parts::Slice> owners = {};  // if the tensor has parts: whose the elements are, in order
   bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
 
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
+  // What ranks call on the tensor, as it is in this partition.
+  RoundCall in_partition(const RoundCall& call) const {
+    return call.in_partition(owners.size() == 1 ? std::optional(owners.front().rank) : std::nullopt);
+  }
 };
 
 }  // namespace bps

@@ -83,19 +83,23 @@ Error RoundErrors::left(std::uint32_t contributor, Round round) const {
 
 namespace {
 
-// "the root of the broadcast"
-std::string root_of(RoundKind kind) { return std::string("the root of the ") + name_of(kind); }
+// "the root of the broadcast", "the owner of a part of the all_gather"
+std::string root_of(const RoundCall& call) {
+  return std::string(call.is_of_parts() ? "the owner of a part of the " : "the root of the ") +
+         name_of(call.kind);
+}
 
-Error lost_root(RoundKind kind, const std::string& round, const std::string& why) {
+Error lost_root(const RoundCall& call, const std::string& round, const std::string& why) {
   return make_error(ErrorCode::peer_lost,
-                    round + " can never complete: " + root_of(kind) + " is lost: " + why,
-                    "use a rank that is there as root, or start the job again");
+                    round + " can never complete: " + root_of(call) + " is lost: " + why,
+                    call.is_of_parts() ? "start the job again"
+                                       : "use a rank that is there as root, or start the job again");
 }
 
 }  // namespace
 
-Error RoundErrors::root_lost(std::uint32_t root, RoundKind kind, Round round) const {
-  return lost_root(kind, describe(round), contributors_[root].loss);
+Error RoundErrors::root_lost(std::uint32_t root, const RoundCall& call, Round round) const {
+  return lost_root(call, describe(round), contributors_[root].loss);
 }
 
 Error RoundErrors::root_left(std::uint32_t root, Round round) const {
@@ -107,13 +111,20 @@ Error RoundErrors::root_left(std::uint32_t root, Round round) const {
       std::string("let the root broadcast before it ") + (drops ? "drops the tensor" : "closes its client"));
 }
 
-Error RoundErrors::no_root(const RoundCall& call, Round round) const {
-  const std::string rank = "rank " + std::to_string(call.root.value);
-  if (shape_.had_losses) return lost_root(call.kind, describe(round), rank + " is not in the job any more");
-  return make_error(
-      ErrorCode::configuration,
-      describe(round) + ": " + root_of(call.kind) + ", " + rank + ", is not among the contributors",
-      "use the rank of a worker of this job as root");
+Error RoundErrors::no_root(const RoundCall& call, Rank root, Round round) const {
+  const std::string rank = "rank " + std::to_string(root.value);
+  if (shape_.had_losses) return lost_root(call, describe(round), rank + " is not in the job any more");
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + root_of(call) + ", " + rank + ", is not among the contributors",
+                    call.is_of_parts() ? "declare parts for the ranks of this job"
+                                       : "use the rank of a worker of this job as root");
+}
+
+Error RoundErrors::no_parts(std::uint32_t contributor, Round round, const RoundCall& call) const {
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + describe_rank(contributor) + " calls " + to_string(call) +
+                        " on a tensor that has no parts",
+                    "declare it with parts on all ranks");
 }
 
 Error RoundErrors::nobody_has(Round round) const {

@@ -42,12 +42,15 @@ class RoundErrors {
   Error kind(std::uint32_t contributor, Round round, const RoundCall& call) const;
   // There is no such sum of the tensor's elements.
   Error type(std::uint32_t contributor, Round round, Operation operation) const;
-  // The root of a broadcast is lost, and its bytes are not here; or that of a reduce.
-  Error root_lost(std::uint32_t root, RoundKind kind, Round round) const;
+  // The root of a broadcast is lost, and its bytes are not here; or that of a reduce. Or, of a call of parts,
+  // the owner of one.
+  Error root_lost(std::uint32_t root, const RoundCall& call, Round round) const;
   // The root of a broadcast has left before it pushed.
   Error root_left(std::uint32_t root, Round round) const;
   // Of a root that is no contributor.
-  Error no_root(const RoundCall& call, Round round) const;
+  Error no_root(const RoundCall& call, Rank root, Round round) const;
+  // Of a tensor that has none.
+  Error no_parts(std::uint32_t contributor, Round round, const RoundCall& call) const;
   // In handoff: nobody has the aggregate of the round any more.
   Error nobody_has(Round round) const;
 

@@ -3,8 +3,9 @@
 // The open round is summed in one of them, while the aggregate of the round before stays unchanged in the
 // other one. There is always memory for one of them; the second takes more from the pool when it needs some,
 // and one of the two buffers goes back as soon as a slot is released. So one slot has memory whenever the
-// other one has none. A pin says that a connection reads the slot's aggregate, or writes the first
-// contribution into it: until it is given back nobody else may write into the slot, and its memory stays.
+// other one has none. A pin says that a connection reads the slot's aggregate, or writes a
+// contribution into it: until it is given back the slot's memory stays, and nobody else may write into it,
+// but for those that write other bytes of the same copy.
 //
 // Owner: a SyncAggregator, which says which slot is not needed any more. Lives on: shard loop.
 #pragma once
@@ -54,8 +55,24 @@ class RoundSlots {
   }
 
   bool is_pinned(Round round) const { return of(round).pins > 0; }
+  // By others than those that write what the round is to have.
+  bool is_taken(Round round) const { return of(round).pins > of(round).writers; }
   void pin(Round round) { ++of(round).pins; }
   void unpin(Round round) { unpin(number_of(round)); }
+  // For one that writes. When the open round is over, its pin is like any other.
+  void pin_to_write(Round round) {
+    pin(round);
+    ++of(round).writers;
+  }
+  void unpin_written(Round round) {
+    Slot& slot = of(round);
+    if (slot.writers > 0) --slot.writers;
+    unpin(round);
+  }
+  void end_writing() {
+    for (Slot& slot : slots_)
+      slot.writers = 0;
+  }
   // True: that was the last one.
   bool unpin(std::uint32_t number) {
     BPS_ASSERT(number < kCount && slots_[number].pins > 0);
@@ -70,6 +87,7 @@ class RoundSlots {
   struct Slot {
     BufferPool::Buffer buffer;
     std::uint32_t pins = 0;
+    std::uint32_t writers = 0;  // of these
     const std::byte* aggregate = nullptr;
   };
 

@@ -18,6 +18,12 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
       is_wide_(accumulator_bytes(shape.dtype, shape.elements, Mode::sync) > 0),
       claim_(memory.accumulators, memory.owner, accumulator_bytes(shape.dtype, shape.elements, Mode::sync)),
       parts_(contributors.size()) {
+  if (shape.owners.size() > 1) given_.resize(contributors.size());
+  for (const Parts::Slice& slice : shape.owners) {
+    const std::uint32_t owner = find_contributor(contributors, slice.rank);
+    const std::size_t width = size_of(shape.dtype);
+    if (owner != kNobody && !given_.empty()) given_[owner] = {slice.begin * width, slice.elements * width};
+  }
   close();
 }
 
@@ -40,13 +46,19 @@ void RoundSum::close() {
   ready_ = 0;
   hurry_ = false;
   starved_ = false;
+  has_waiting_ = has_refused_ = false;
   first_ = nullptr;
   claim_.give_back();
 }
 
 bool RoundSum::is_complete() const {
   if (absent_ == parts_.size()) return false;
-  return is_broadcast() ? added_ + absent_ == parts_.size() : present_from(added_) == parts_.size();
+  return is_copy() ? added_ + absent_ == parts_.size() : present_from(added_) == parts_.size();
+}
+
+std::uint32_t RoundSum::weight() const {
+  if (!is_copy()) return weight_;
+  return root_ == kNobody ? 1 : contributors_[root_].weight;
 }
 
 void RoundSum::name_absent(std::vector<std::uint32_t>& absent) const {
@@ -67,7 +79,8 @@ bool RoundSum::can_add(std::uint32_t contributor, bool announced) {
 
 std::byte* RoundSum::make_room(std::uint32_t contributor) {
   Part& part = parts_[contributor];
-  if (part.buffer() == nullptr) part.held = budget_.allocate(std::max<std::size_t>(shape_.raw_bytes(), 1));
+  if (part.buffer() == nullptr)
+    part.held = budget_.allocate(std::max<std::size_t>(bytes_from(contributor), 1));
   if (*part.buffer()) return part.buffer()->data();
   part.drop();
   return nullptr;
@@ -76,6 +89,7 @@ std::byte* RoundSum::make_room(std::uint32_t contributor) {
 void RoundSum::take_lent(std::uint32_t contributor, LentPayload&& payload) {
   parts_[contributor].phase = Phase::whole;
   parts_[contributor].held = std::move(payload);
+  has_waiting_ = true;
 }
 
 void RoundSum::take_from_lane(std::uint32_t contributor, const std::byte* lane_buffer) {
@@ -92,9 +106,9 @@ bool RoundSum::release_lane(std::uint32_t contributor) {
 void RoundSum::take_from_slot(std::uint32_t contributor) {
   std::byte* const slot = slots_.memory(round_);
   parts_[contributor].phase = Phase::added;
-  added_ = is_broadcast() ? added_ + 1 : contributor + 1;
+  added_ = is_copy() ? added_ + 1 : contributor + 1;
   slots_.set_aggregate(round_, slot);
-  if (is_broadcast()) return;
+  if (is_copy()) return;
   first_ = slot;
   if (!is_complete()) return;
   finish({});
@@ -110,7 +124,8 @@ bool RoundSum::set_aside(std::uint32_t contributor, const std::byte* bytes) {
   ready_ = std::min(ready_, contributor);
   std::byte* const room = make_room(contributor);
   parts_[contributor].phase = room != nullptr ? Phase::whole : Phase::not_ready;
-  if (room != nullptr) std::memcpy(room, bytes, shape_.raw_bytes());
+  has_waiting_ = true;
+  if (room != nullptr) std::memcpy(room, bytes, bytes_from(contributor));
   return room != nullptr;
 }
 
@@ -154,20 +169,17 @@ void RoundSum::make_absent(std::uint32_t contributor) {
 // ---- adding ----
 
 RoundSum::Progress RoundSum::add(bool announced) {
-  return is_broadcast() ? add_waiting_root() : add_ready(announced);
+  return is_copy() ? add_waiting_copies() : add_ready(announced);
 }
 
-// It was lent, or had to wait because the slot was still being read.
-RoundSum::Progress RoundSum::add_waiting_root() {
-  if (slots_.is_pinned(round_)) return {};
+// They were lent, or had to wait because the slot was still being read.
+RoundSum::Progress RoundSum::add_waiting_copies() {
+  if (!has_waiting_ || slots_.is_taken(round_)) return {};
   for (std::uint32_t i = 0; i < parts_.size(); ++i) {
-    if (!is_root(i)) continue;
-    if (parts_[i].phase != Phase::whole) return {};
-    std::byte* slot = nullptr;
+    if (parts_[i].phase != Phase::whole) continue;
     if (!is_withdrawn(i)) {
-      slot = slots_.memory(round_);
-      if (slot == nullptr) return {.no_slot = true};
-      std::memcpy(slot, input(i), shape_.raw_bytes());
+      if (slots_.memory(round_) == nullptr) return {.no_slot = true};
+      std::memcpy(place(i), input(i), bytes_from(i));
     }
     if (is_withdrawn(i)) {
       forget(i);
@@ -175,8 +187,8 @@ RoundSum::Progress RoundSum::add_waiting_root() {
       parts_[i].drop();
       take_from_slot(i);
     }
-    return {};
   }
+  has_waiting_ = false;
   return {};
 }
 

@@ -15,7 +15,8 @@
 // result takes the place of the first contribution. Else it has accumulators if they are wider than what is
 // summed. If there are none it waits for some, and all contributions but the first are still there.
 //
-// Of a broadcast the root's bytes are the sum, and the others only take part.
+// Of a copy (a broadcast, or an all_gather of several owners) the bytes of those that give are the sum, each
+// in its place, and the others only take part.
 //
 // Owner: a SyncAggregator, which decides what arrives where, asks again, and answers. Lives on: shard loop.
 #pragma once
@@ -64,8 +65,9 @@ class RoundSum {
   void close();
 
   const RoundCall& call() const { return call_; }
-  bool is_broadcast() const { return call_.is_broadcast(); }
-  std::uint32_t weight() const { return weight_; }  // of all that are not absent
+  bool is_copy() const { return call_.is_copy(); }
+  // Ranks in the result: of a copy one, or those of the root; else of all that are not absent.
+  std::uint32_t weight() const;
   // The contributor that holds the root of the call; kNobody: it has none, or no contributor holds it.
   std::uint32_t root() const { return root_; }
   bool is_root(std::uint32_t contributor) const { return contributor == root_; }
@@ -76,6 +78,7 @@ class RoundSum {
   bool is_here(std::uint32_t contributor) const {
     return phase(contributor) == Phase::whole || phase(contributor) == Phase::added;
   }
+  bool is_dead(std::uint32_t contributor) const { return parts_[contributor].dead; }
   bool is_absent(std::uint32_t contributor) const { return phase(contributor) == Phase::absent; }
   // The contributors whose contribution is not here. One that was refused for lack of room counts as here
   // until it is asked to send again.
@@ -88,7 +91,8 @@ class RoundSum {
   }
   // Its bytes belong into the slot.
   bool lands_in_slot(std::uint32_t contributor) const {
-    return is_broadcast() ? is_root(contributor) : contributor == present_from(0);
+    if (!is_copy()) return contributor == present_from(0);
+    return call_.has_root() ? is_root(contributor) : bytes_from(contributor) > 0;
   }
   // Of a reduction: the next to be added after what is ready.
   bool is_next(std::uint32_t contributor) const { return contributor == present_from(ready_); }
@@ -98,6 +102,18 @@ class RoundSum {
   bool is_wide() const { return is_wide_; }
   // There were none when it needed some.
   bool is_starved() const { return starved_; }
+  // Of its payload; and where that belongs in the slot, which has memory.
+  std::size_t bytes_from(std::uint32_t contributor) const {
+    if (!is_copy()) return shape_.raw_bytes();
+    if (call_.has_root()) return is_root(contributor) ? shape_.raw_bytes() : 0;
+    return given_.empty() ? 0 : given_[contributor].bytes;
+  }
+  std::byte* place(std::uint32_t contributor) const {
+    const bool is_slice = is_copy() && !call_.has_root() && !given_.empty();
+    return slots_.memory(round_) + (is_slice ? given_[contributor].offset : 0);
+  }
+  // Of a copy: one that gives was refused in this round.
+  bool has_refused() const { return has_refused_; }
   // Something is in the slot.
   bool has_begun() const { return added_ > 0; }
   // All that are not absent, and at least one.
@@ -111,10 +127,16 @@ class RoundSum {
   // Room in the budget for one that waits, kept until it is added or dropped; null: there is none.
   std::byte* make_room(std::uint32_t contributor);
   void drop(std::uint32_t contributor) { parts_[contributor].drop(); }
-  void refuse(std::uint32_t contributor) { parts_[contributor].phase = Phase::not_ready; }
+  void refuse(std::uint32_t contributor) {
+    parts_[contributor].phase = Phase::not_ready;
+    has_refused_ = true;
+  }
   void ask(std::uint32_t contributor) { parts_[contributor].phase = Phase::cleared; }
   // It is in its room, whole.
-  void take_from_room(std::uint32_t contributor) { parts_[contributor].phase = Phase::whole; }
+  void take_from_room(std::uint32_t contributor) {
+    parts_[contributor].phase = Phase::whole;
+    has_waiting_ = true;
+  }
   void take_lent(std::uint32_t contributor, LentPayload&& payload);
   // It is in the lane's buffer until release_lane(), to be added meanwhile. Then true: it was not, because
   // one before it was withdrawn or there are no accumulators.
@@ -122,7 +144,7 @@ class RoundSum {
   bool release_lane(std::uint32_t contributor);
   // It is in the slot.
   void take_from_slot(std::uint32_t contributor);
-  // Of a broadcast: not the root.
+  // Of a copy: it gives nothing.
   void take_nothing(std::uint32_t contributor);
   // Copies what would be added now into the budget, to be added later. False: there is no room, it was
   // refused.
@@ -153,7 +175,7 @@ class RoundSum {
   Progress add_ready(bool announced);
   bool has_accumulators(bool announced);
   std::byte* accumulators() const;
-  Progress add_waiting_root();
+  Progress add_waiting_copies();
   void count_ready();
   // Adds the contributions from `first` to the one before `end`: here two gradients become one.
   void combine(std::uint32_t first, std::uint32_t end);
@@ -173,12 +195,21 @@ class RoundSum {
   RoundSlots& slots_;
   const bool is_wide_;
   AccumulatorPool::Claim claim_;
+  // What of an all_gather is whose, by contributor; empty: all of it is one's.
+  struct Given {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+  };
+  std::vector<Given> given_;
   std::vector<Part> parts_;
   Round round_;
   RoundCall call_;
   std::uint32_t root_ = kNobody;
   std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;
+  // Of a copy, since add() has looked: one waits; and in this round: one was refused.
+  bool has_waiting_ = false;
+  bool has_refused_ = false;
   bool hurry_ = false;  // one of those between should be added soon
   bool starved_ = false;
   // The first contribution, raw in the slot, until it is part of accumulators.

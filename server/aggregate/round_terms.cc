@@ -28,11 +28,28 @@ Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open
   return error.code != ErrorCode::ok ? error : errors_.order(contributor, round, open);
 }
 
+Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
+  const auto check = [&](Rank root) -> Status {
+    const std::uint32_t found = find_contributor(contributors_, root);
+    if (found == kNobody) return errors_.no_root(call_, root, round);
+    // Who has given a copy may die; who takes a sum may not.
+    const bool is_lacking = sum.call().is_copy() ? sum.is_absent(found) : sum.is_dead(found);
+    return is_lacking ? Status(errors_.root_lost(found, call_, round)) : Status();
+  };
+  if (sum.call().has_root()) return check(sum.call().root);
+  if (!call_.is_of_parts()) return {};
+  for (const Parts::Slice& slice : shape_.owners) {
+    if (Status status = check(slice.rank); !status) return status;
+  }
+  return {};
+}
+
 Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) const {
   const Round round = header.round;
   const RoundCall& call = header.call;
   if (header.dtype != shape_.dtype) return errors_.dtype(contributor, round, header.dtype);
   if (!is_defined(call.operation, shape_.dtype)) return errors_.type(contributor, round, call.operation);
+  if (call.is_of_parts() && shape_.owners.empty()) return errors_.no_parts(contributor, round, call);
   if (call != call_) return errors_.differ(round, opener_, to_string(call_), contributor, to_string(call));
   if (header.count != count_) {
     return errors_.differ(round, opener_, fmt::format("{} of {} elements", to_string(call), count_),

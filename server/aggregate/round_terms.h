@@ -13,6 +13,7 @@
 #include "proto/wire/messages.h"
 #include "server/aggregate/partition.h"
 #include "server/aggregate/round_errors.h"
+#include "server/aggregate/round_sum.h"
 
 namespace bps {
 
@@ -27,6 +28,10 @@ class RoundTerms {
   Status open(std::uint32_t contributor, const PushPull& header);
   // Also of the header that it began with.
   Status agree(std::uint32_t contributor, const PushPull& header) const;
+
+  const RoundCall& call() const { return call_; }  // of the round
+  // All have come. An error: one without whom it comes to nothing has not.
+  Status may_complete(Round round, const RoundSum& sum) const;
 
   // A round has failed with this error. If the ranks do not call the same, all later ones do, too.
   void note_failed(const Error& error) {

@@ -20,7 +20,7 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
       slots_(memory.slots, shape_.raw_bytes(), std::move(own.slot)),
       terms_(shape_, contributors_, errors_),
       sum_(shape_, contributors_, memory_, slots_),
-      last_(contributors_, errors_) {
+      last_(shape_, contributors_, errors_) {
   if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
 }
 
@@ -109,28 +109,28 @@ SyncAggregator::Arrival SyncAggregator::again(std::uint32_t contributor, const P
     reply_to_waiting(actions);
     return Arrival::retained;
   }
-  slots_.pin(header.round);
+  slots_.pin_to_write(header.round);
   return Arrival::again;
 }
 
 Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) {
   if (!begun_) {
     begun_ = true;
-    sum_.open(open_, header.call);
+    sum_.open(open_, shape_.in_partition(header.call));
     if (Status may_open = terms_.open(contributor, header); !may_open) return may_open;
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   if (Status agreed = terms_.agree(contributor, header); !agreed) return agreed;
-  const bool gives = header.call.gives(sum_.is_root(contributor));
-  const std::size_t expected = gives ? shape_.raw_bytes() : 0;
+  const std::size_t expected = sum_.bytes_from(contributor);
   if (header.rendezvous || bytes == expected) return {};
   return errors_.length(contributor, open_, bytes, expected);
 }
 
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) {
   if (header.round != open_) return false;
-  const RoundCall& call = header.call;
+  const RoundCall call = shape_.in_partition(header.call);
   if (call.is_broadcast()) return contributors_[contributor].holds(call.root) && has_slot();
+  if (call.is_copy()) return has_slot();
   if (!sum_.is_next(contributor) || !has_slot()) return false;
   return sum_.lands_in_slot(contributor) || can_add(contributor);
 }
@@ -145,28 +145,26 @@ bool SyncAggregator::is_announced() {
 }
 
 bool SyncAggregator::has_slot() {
-  if (slots_.is_pinned(open_)) return false;
+  if (is_slot_taken()) return false;
   starved_ = slots_.memory(open_) == nullptr;
   return !starved_;
 }
 
-bool SyncAggregator::may_have_slot() { return starved_ ? has_slot() : !slots_.is_pinned(open_); }
-
 Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes) {
   State& state = states_[contributor];
-  const bool broadcast = sum_.is_broadcast();
+  const bool is_copy = sum_.is_copy();
   const bool to_slot = sum_.lands_in_slot(contributor);
-  if (bytes == 0 && broadcast && !to_slot) {
+  if (bytes == 0 && is_copy && !to_slot) {
     state.arrival = Arrival::empty;
     return Destination{};
   }
   if (to_slot && has_slot()) {
     sum_.drop(contributor);
     state.arrival = Arrival::slot;
-    slots_.pin(open_);
-    return Destination{Destination::Kind::memory, slots_.memory(open_)};
+    slots_.pin_to_write(open_);
+    return Destination{Destination::Kind::memory, sum_.place(contributor)};
   }
-  if (!broadcast && !to_slot && sum_.is_next(contributor) && has_slot() && can_add(contributor)) {
+  if (!is_copy && !to_slot && sum_.is_next(contributor) && has_slot() && can_add(contributor)) {
     sum_.drop(contributor);
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
@@ -204,7 +202,7 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   state.arrival = Arrival::none;
   switch (arrival) {
     case Arrival::slot:
-      slots_.unpin(open_);
+      slots_.unpin_written(open_);
       sum_.take_from_slot(contributor);
       return advance(actions);
     case Arrival::lane:
@@ -255,7 +253,7 @@ void SyncAggregator::set_aside(std::uint32_t contributor, const std::byte* bytes
 void SyncAggregator::release_arrival(std::uint32_t contributor) {
   State& state = states_[contributor];
   if (state.arrival == Arrival::slot || state.arrival == Arrival::again) {
-    slots_.unpin(state.round);
+    slots_.unpin_written(state.round);
     release_stale_slots();
   }
   if (state.arrival == Arrival::waiting) sum_.drop(contributor);
@@ -294,10 +292,15 @@ void SyncAggregator::recall(Actions& actions) {
   const auto count = static_cast<std::uint32_t>(states_.size());
   const std::uint32_t ready = sum_.ready();
   const std::uint32_t lowest = sum_.present_from(0);
-  if (sum_.is_broadcast() || ready <= lowest) {
-    // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
-    const std::uint32_t first = sum_.is_broadcast() ? sum_.root() : lowest;
-    if (first < count && is_to_be_asked(first) && may_have_slot()) ask(first, actions);
+  // What belongs into the slot needs no budget once the slot is free.
+  if (sum_.is_copy()) {
+    const bool may_ask = sum_.has_refused() && may_have_slot();
+    for (std::uint32_t i = 0; may_ask && i < count; ++i)
+      if (sum_.lands_in_slot(i) && is_to_be_asked(i)) ask(i, actions);
+    return;
+  }
+  if (ready <= lowest) {
+    if (lowest < count && is_to_be_asked(lowest) && may_have_slot()) ask(lowest, actions);
     return;
   }
   // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
@@ -323,13 +326,9 @@ void SyncAggregator::ask(std::uint32_t contributor, Actions& actions) {
 // ---- what comes of it ----
 
 void SyncAggregator::complete(Actions& actions) {
-  const RoundCall call = sum_.call();
-  const std::uint32_t root = sum_.root();
   // Not before all have come: nobody is to miss the round before because this one is over at once.
-  if (call.has_root() && root == kNobody) return fail_round(errors_.no_root(call, open_), actions);
-  if (call.has_root() && (call.is_broadcast() ? sum_.is_absent(root) : states_[root].dead))
-    return fail_round(errors_.root_lost(root, call.kind, open_), actions);
-  last_.complete(call, root, call.is_broadcast() ? contributors_[root].weight : sum_.weight());
+  if (Status may = terms_.may_complete(open_, sum_); !may) return fail_round(may.error(), actions);
+  last_.complete(terms_.call(), sum_.root(), sum_.weight());
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     const bool asks = states_[i].awaiting && states_[i].arrival == Arrival::none;
     if (asks) reply(i, open_, last_.ask(i), actions);
@@ -359,6 +358,7 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
 void SyncAggregator::close_round() {
   for (State& state : states_)
     state.awaiting = false;
+  slots_.end_writing();
   open_ = open_.next();
   begun_ = false;
   starved_ = false;

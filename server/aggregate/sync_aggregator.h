@@ -111,10 +111,12 @@ class SyncAggregator final : public Aggregator {
   Status agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes);
   // With this header it is this contributor's turn, so that it could be added now.
   bool is_turn(std::uint32_t contributor, const PushPull& header);
+  // By those that may not write at the same time as others do.
+  bool is_slot_taken() const { return sum_.is_copy() ? slots_.is_taken(open_) : slots_.is_pinned(open_); }
   // The open round's slot has memory and may be written. Takes the memory, so only for what is here.
   bool has_slot();
   // For what is to be sent: takes none, unless there was none before. For wide types can_add() takes it.
-  bool may_have_slot();
+  bool may_have_slot() { return starved_ ? has_slot() : !is_slot_taken(); }
   // The next one in order, which is here or to be sent, can be added when it is whole.
   bool can_add(std::uint32_t contributor) {
     return !sum_.is_wide() || (has_slot() && sum_.can_add(contributor, is_announced()));

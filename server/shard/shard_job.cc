@@ -58,8 +58,9 @@ void ShardJob::go_on_granting() {
   if (grant_->accumulators()) accumulators_.replace(std::move(grant_->accumulators()));
   auto part = grant_->parts().begin();
   for (const TensorSlices& tensor : declare.tensors) {
+    const Parts parts(tensor.parts);
     for (const PartitionSlice& slice : tensor.partitions)
-      add(tensor, slice, declare.moved, std::move(*part++));
+      add(tensor, slice, parts, declare.moved, std::move(*part++));
   }
   end_grant({});
 }
@@ -70,7 +71,7 @@ void ShardJob::end_grant(const Status& status) {
   if (const Granted granted = std::exchange(granted_, nullptr)) granted(status);
 }
 
-void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, bool moved,
+void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, const Parts& parts, bool moved,
                    MemoryGrant::Part part) {
   PartitionShape shape;
   shape.partition = slice.partition;
@@ -79,6 +80,7 @@ void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, bool
   shape.elements = slice.elements;
   shape.mode = tensor.mode;
   shape.staleness = tensor.staleness;
+  if (parts) shape.owners = parts.owners(slice.begin, slice.elements);
   shape.moved = moved;
   shape.had_losses = had_losses_;
   JobPartition& partition = partitions_.add(slice.partition, tensor.tensor);

@@ -157,7 +157,8 @@ class ShardJob {
 
   void go_on_granting();
   void end_grant(const Status& status);
-  void add(const TensorSlices& tensor, const PartitionSlice& slice, bool moved, MemoryGrant::Part part);
+  void add(const TensorSlices& tensor, const PartitionSlice& slice, const Parts& parts, bool moved,
+           MemoryGrant::Part part);
   static void name_absent(const Contributor& contributor, OpenRound& round);
   // Tells every aggregator of the job something about one contributor.
   template <class Tell>

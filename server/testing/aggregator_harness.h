@@ -215,6 +215,12 @@ class Bench {
     }
   }
 
+  // Of all that was answered last.
+  void unpin_all() {
+    for (const Action& action : Actions(actions))
+      if (action.pin != Action::kNoPin) unpin(action);
+  }
+
   // "0 resumed 5, 1 answer 4"
   std::string said() const {
     std::string text;

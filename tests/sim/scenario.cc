@@ -511,6 +511,23 @@ const std::vector<std::string_view>& scenario_names() {
   return names;
 }
 
+namespace {
+
+// Into a part for each rank: equal ones, or of any length, perhaps none.
+void cut(TensorPlan& tensor, std::uint32_t ranks, Random& random) {
+  tensor.parts.assign(ranks, tensor.elements / ranks);
+  if (tensor.elements % ranks == 0 && random.one_in(2)) return;
+  std::uint64_t left = tensor.elements;
+  for (std::uint64_t& part : tensor.parts) {
+    part = random.one_in(4) ? 0 : random.below(2 * tensor.elements / ranks + 1);
+    part = std::min(part, left);
+    left -= part;
+  }
+  tensor.parts[random.below(ranks)] += left;
+}
+
+}  // namespace
+
 std::string_view scenario_of(std::uint64_t seed) { return kScenarios[seed % kScenarios.size()].name; }
 
 Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
@@ -532,6 +549,12 @@ Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
     // One that is to fail must not be over before: all its tensors are under way from the beginning.
     if (scenario.fates[j] == Fate::error) scenario.jobs[j].declares_late = false;
     scenario.jobs[j].may_be_refused = scenario.tight_memory;
+  }
+  Random parts(seed ^ 0x7061727473);
+  for (JobPlan& job : scenario.jobs) {
+    if (scenario.tight_memory) break;  // it is counted by whole partitions
+    for (TensorPlan& tensor : job.tensors)
+      if (tensor.mode == Mode::sync && parts.one_in(2)) cut(tensor, job.world_size(), parts);
   }
   scenario.keyed = Random(seed ^ 0x6b6579).one_in(2);
   return scenario;

@@ -8,7 +8,7 @@
 namespace bps::sim {
 namespace {
 
-std::uint64_t hash_of(const std::vector<std::byte>& bytes) {
+std::uint64_t hash_of(std::span<const std::byte> bytes) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const std::byte byte : bytes)
     hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
@@ -49,21 +49,36 @@ std::vector<ShrunkAnswers::Contributors> ShrunkAnswers::candidates() const {
 }
 
 std::string ShrunkAnswers::check(std::size_t tensor, std::uint64_t round, Rank rank,
-                                 const std::vector<std::byte>& actual, std::uint32_t weight) {
+                                 std::span<const std::byte> actual, std::uint32_t weight) {
   const TensorPlan& plan = job_.tensors[tensor];
   if (plan.elements == 0) return {};
   const RoundCall how = round_plan(job_, tensor, round);
-  seen_[{tensor, round}][rank.value] = Seen{hash_of(actual), weight};
-  if (!how.is_broadcast()) return check_sum(tensor, round, how, actual, weight);
-  if (weight == 1 && actual == contribution(job_, tensor, round, how.root)) return {};
-  return fmt::format("broadcast in round {} of {} is wrong, weight {}", round, plan.name, weight);
+  const bool scatters = how.kind == RoundKind::reduce_scatter;
+  // Parts differ.
+  seen_[{tensor, round}][rank.value] = scatters ? Seen{1, 1} : Seen{hash_of(actual), weight};
+  if (!how.is_copy()) {
+    const std::size_t begin = scatters ? plan.part_begin(rank) : 0;
+    return check_sum(tensor, round, how, begin, actual, weight);
+  }
+  if (weight == 1 && std::ranges::equal(actual, expected_copy(job_, tensor, round))) return {};
+  return fmt::format("{} in round {} of {} is wrong, weight {}", to_string(how), round, plan.name, weight);
 }
 
 std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, const RoundCall& how,
-                                     const std::vector<std::byte>& actual, std::uint32_t weight) const {
+                                     std::size_t begin, std::span<const std::byte> actual,
+                                     std::uint32_t weight) const {
   const TensorPlan& plan = job_.tensors[tensor];
-  const std::size_t slice = job_.partition_bytes / size_of(plan.dtype) * size_of(plan.dtype);
-  std::vector<std::set<std::uint32_t>> weights((actual.size() + slice - 1) / slice);  // that would be right
+  const Partitioner partitioner = partitioner_of(plan.declaration(), job_.partition_bytes);
+  struct Piece {  // of it, in one partition
+    std::size_t from, to;
+  };
+  std::vector<Piece> pieces;
+  for (std::uint64_t i = 0; i < partitioner.count(); ++i) {
+    const Piece piece{std::max<std::size_t>(partitioner.offset(i), begin),
+                      std::min<std::size_t>(partitioner.offset(i + 1), begin + actual.size())};
+    if (piece.from < piece.to) pieces.push_back(piece);
+  }
+  std::vector<std::set<std::uint32_t>> weights(pieces.size());  // that would be right
   const auto is_explained = [&] {
     bool exact = false;
     for (const auto& possible : weights) {
@@ -81,8 +96,8 @@ std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, co
       ranks += static_cast<std::uint32_t>(one.size());
     const std::vector<std::byte> right = expected_sum(job_, tensor, round, contributors);
     for (std::size_t p = 0; p < weights.size(); ++p) {
-      const std::size_t bytes = std::min(slice, actual.size() - p * slice);
-      if (std::memcmp(right.data() + p * slice, actual.data() + p * slice, bytes) == 0)
+      const auto [from, to] = pieces[p];
+      if (std::memcmp(right.data() + from, actual.data() + (from - begin), to - from) == 0)
         weights[p].insert(ranks);
     }
     if (is_explained()) return {};
@@ -99,7 +114,9 @@ bool ShrunkAnswers::may_fail(std::size_t tensor, std::uint64_t round, const Erro
     return false;
   if (how.has_root() && is_lost(how.root))
     return says(fmt::format("the root of the {} is lost", name_of(how.kind)));
-  if (how.is_broadcast()) return false;
+  if (how.is_of_parts() && says(fmt::format("the owner of a part of the {} is lost", name_of(how.kind))))
+    return true;
+  if (how.is_copy()) return false;
   return adds(how.operation) && !job_.unequal_sums && says("ranks, others");
 }
 
@@ -114,6 +131,7 @@ std::vector<std::string> ShrunkAnswers::differences() const {
   for (const auto& [key, ranks] : seen_) {
     const RoundCall how = round_plan(job_, key.first, key.second);
     if (how.has_root() && is_lost(how.root)) continue;
+    if (how.is_of_parts() && !lost_.empty()) continue;
     const Seen* first = nullptr;
     for (const auto& [rank, seen] : ranks) {
       if (is_lost(Rank{rank})) continue;

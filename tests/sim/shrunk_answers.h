@@ -26,9 +26,10 @@ class ShrunkAnswers {
   bool is_lost(Rank rank) const { return lost_.count(rank.value) != 0; }
 
   // Empty if the answer is right, else what is wrong with it. Weight: of the lightest partition.
-  std::string check(std::size_t tensor, std::uint64_t round, Rank rank, const std::vector<std::byte>& actual,
+  // `actual`: of a reduce_scatter the rank's part.
+  std::string check(std::size_t tensor, std::uint64_t round, Rank rank, std::span<const std::byte> actual,
                     std::uint32_t weight);
-  // A round without the root of its broadcast, or a sum whose parts are of different ranks.
+  // A round without its root or the owner of a part, or a sum whose parts are of different ranks.
   bool may_fail(std::size_t tensor, std::uint64_t round, const Error& error) const;
   void note_failed(std::size_t tensor, std::uint64_t round, Rank rank);
 
@@ -45,8 +46,8 @@ class ShrunkAnswers {
 
   using Contributors = std::vector<std::vector<std::uint32_t>>;
   std::vector<Contributors> candidates() const;
-  std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundCall& how,
-                        const std::vector<std::byte>& actual, std::uint32_t weight) const;
+  std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundCall& how, std::size_t begin,
+                        std::span<const std::byte> actual, std::uint32_t weight) const;
 
   const JobPlan& job_;
   std::set<std::uint32_t> lost_;

@@ -16,7 +16,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kCloseTimeout = 20s;
-constexpr std::byte kPoison{0x5c};
 
 }  // namespace
 
@@ -24,8 +23,7 @@ struct SimWorker::UnderWay {
   std::uint64_t round = 0;
   std::uint64_t serial = 0;
   RoundCall how;
-  std::vector<std::byte> in;
-  std::vector<std::byte> out;        // of a broadcast, and in place: the only buffer
+  RoundMemory memory;
   std::vector<std::uint64_t> least;  // async, by rank: deltas that had an answer before it began
 };
 
@@ -43,8 +41,8 @@ SimWorker::SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank 
       random_(seed),
       tensors_(job.plan.tensors.size()) {
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    const std::uint64_t bytes = job.plan.tensors[t].bytes();
-    const std::uint64_t partitions = (bytes + job.plan.partition_bytes - 1) / job.plan.partition_bytes;
+    const std::uint64_t partitions =
+        partitioner_of(job.plan.tensors[t].declaration(), job.plan.partition_bytes).count();
     tensors_[t].seen.assign(partitions, std::vector<std::uint64_t>(job.plan.world_size(), 0));
   }
 }
@@ -164,9 +162,7 @@ void SimWorker::declare() {
 void SimWorker::declare(const std::vector<std::size_t>& which) {
   std::vector<TensorDeclaration> declarations;
   for (const std::size_t t : which) {
-    const TensorPlan& tensor = job_.plan.tensors[t];
-    declarations.push_back(
-        {tensor.name, tensor.dtype, tensor.elements, tensor.priority, tensor.mode, tensor.staleness});
+    declarations.push_back(job_.plan.tensors[t].declaration());
   }
   calling_ = true;
   engine_->declare(std::move(declarations),
@@ -373,21 +369,11 @@ void SimWorker::begin_round(std::size_t tensor) {
   if (is_quarrel(tensor, operation->round) && differs) {
     operation->how = operation->how == Operation::max ? Operation::min : Operation::max;
   }
-  const RoundCall& how = operation->how;
-  const bool gives = how.gives(how.root == rank_);
-  const bool takes = how.is_broadcast() || how.takes(how.root == rank_);
+  operation->memory = {job_.plan, tensor, operation->round, operation->how, rank_, plan_.in_place};
   const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
-  std::vector<std::byte> data = gives ? contribution(job_.plan, tensor, operation->round, rank_)
-                                      : std::vector<std::byte>(bytes, kPoison);
-  if (how.is_broadcast() || (plan_.in_place && takes)) {
-    operation->out = std::move(data);
-  } else {
-    operation->in = std::move(data);
-    operation->out.assign(takes ? bytes : 0, kPoison);
-  }
   job_.begun[tensor][rank_.value] = run.next_round;
   operation->least = job_.answered[tensor];
-  const std::span<std::byte> out = operation->out;
+  const std::span<std::byte> out = operation->memory.output();
   auto done =
       once<Result<std::uint32_t>>([this, tensor, serial = operation->serial](Result<std::uint32_t> result) {
         on_done(tensor, serial, result);
@@ -414,10 +400,10 @@ void SimWorker::begin_round(std::size_t tensor) {
 
 Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory, Request::Done done) {
   const RoundCall& how = operation.how;
-  const std::span<const std::byte> in = operation.in.empty() ? operation.out : operation.in;
   Request request = how.is_broadcast()
-                        ? testing::broadcast_of(tensor, operation.out, how.root, std::move(done))
-                        : testing::push_pull_of(tensor, in, operation.out, how.operation, std::move(done));
+                        ? testing::broadcast_of(tensor, operation.memory.output(), how.root, std::move(done))
+                        : testing::push_pull_of(tensor, operation.memory.input(), operation.memory.output(),
+                                                how.operation, std::move(done));
   request.call = how;
   request.in.memory = request.out.memory = memory;
   return engine_->begin(std::move(request));
@@ -459,11 +445,12 @@ void SimWorker::on_round_over(std::size_t tensor) {
 
 void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32_t weight) {
   const TensorPlan& plan = job_.plan.tensors[tensor];
-  const bool in_intact =
-      operation.in.empty() || operation.in == contribution(job_.plan, tensor, operation.round, rank_);
+  const RoundCall& how = operation.how;
+  const bool in_intact = operation.memory.is_input_intact(job_.plan, tensor, operation.round, how, rank_);
   if (!in_intact) fail(fmt::format("the input of round {} of {} was changed", operation.round, plan.name));
   if (plan.mode == Mode::async) return check_async(tensor, operation);
-  const bool only_gives = !operation.how.is_broadcast() && !operation.how.takes(operation.how.root == rank_);
+  const bool only_gives = (!how.is_broadcast() && !how.takes(how.root == rank_)) ||
+                          (how.kind == RoundKind::reduce_scatter && operation.memory.output().empty());
   if (only_gives) {
     if (plan.elements > 0 && weight != 1)
       fail(fmt::format("round {} of {}, in which this rank only gives, has weight {}", operation.round,
@@ -471,15 +458,17 @@ void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32
     return;
   }
   if (job_.plan.shrinks) {
-    const std::string wrong = job_.shrunk.check(tensor, operation.round, rank_, operation.out, weight);
+    const std::string wrong =
+        job_.shrunk.check(tensor, operation.round, rank_, operation.memory.output(), weight);
     return wrong.empty() ? void() : fail(wrong);
   }
-  // A broadcast sums one rank; a tensor without elements needs no sum.
-  const bool one = operation.how.is_broadcast() && plan.elements > 0;
+  // A copy sums one rank; a tensor without elements needs no sum.
+  const bool one = how.is_copy() && plan.elements > 0;
   if (weight != (one ? 1 : job_.plan.world_size())) {
     fail(fmt::format("round {} of {} has weight {}", operation.round, plan.name, weight));
   }
-  const std::string wrong = job_.expected.compare(tensor, operation.round, operation.out);
+  const std::size_t begin = how.kind == RoundKind::reduce_scatter ? plan.part_begin(rank_) : 0;
+  const std::string wrong = job_.expected.compare(tensor, operation.round, begin, operation.memory.output());
   if (!wrong.empty()) fail(wrong);
 }
 
@@ -489,10 +478,10 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
   const std::uint64_t per_partition = job_.plan.partition_bytes / size_of(plan.dtype);
   for (std::uint64_t p = 0; p * per_partition < plan.elements; ++p) {
     const std::uint64_t first = p * per_partition;
-    const auto value = async_value(plan, operation.out, first);
+    const auto value = async_value(plan, operation.memory.output(), first);
     if (!value) return fail(value.error().message);
     for (std::uint64_t i = first; i < std::min(plan.elements, first + per_partition); ++i) {
-      const auto other = async_value(plan, operation.out, i);
+      const auto other = async_value(plan, operation.memory.output(), i);
       if (!other || *other != *value)
         return fail(fmt::format("partition {} of {} mixes snapshots", p, plan.name));
     }

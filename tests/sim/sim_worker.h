@@ -26,6 +26,7 @@
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
 #include "tests/sim/report.h"
+#include "tests/sim/round_memory.h"
 #include "tests/sim/shrunk_answers.h"
 #include "tests/sim/workload.h"
 

@@ -27,7 +27,7 @@ void put(std::vector<std::byte>& raw, std::uint64_t index, T value) {
 }
 
 template <class T>
-T get(const std::vector<std::byte>& raw, std::uint64_t index) {
+T get(std::span<const std::byte> raw, std::uint64_t index) {
   T value;
   std::memcpy(&value, raw.data() + index * sizeof(T), sizeof(T));
   return value;
@@ -46,7 +46,7 @@ void put_number(std::vector<std::byte>& raw, DType dtype, std::uint64_t index, d
   }
 }
 
-std::optional<double> get_number(const std::vector<std::byte>& raw, DType dtype, std::uint64_t index) {
+std::optional<double> get_number(std::span<const std::byte> raw, DType dtype, std::uint64_t index) {
   switch (dtype) {
     case DType::f32: return get<float>(raw, index);
     case DType::f64: return get<double>(raw, index);
@@ -80,7 +80,7 @@ void fill(std::vector<std::byte>& raw, DType dtype, Random random) {
 std::uint64_t JobPlan::partitions() const {
   std::uint64_t count = 0;
   for (const TensorPlan& tensor : tensors)
-    count += (tensor.bytes() + partition_bytes - 1) / partition_bytes;
+    count += partitioner_of(tensor.declaration(), partition_bytes).count();
   return count;
 }
 
@@ -120,7 +120,12 @@ RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
   }
   const bool broadcast = (round == 0 && job.broadcast_first) || random.one_in(12);
   if (broadcast) return RoundCall::broadcast(root());
-  if (job.reduces && random.one_in(6)) plan = RoundCall::reduce(Operation::sum, root());
+  if (job.reduces && !job.tensors[tensor].parts.empty() && random.one_in(2)) {
+    if (random.one_in(2)) return RoundCall::all_gather();
+    plan = RoundCall::reduce_scatter(Operation::sum);
+  } else if (job.reduces && random.one_in(6)) {
+    plan = RoundCall::reduce(Operation::sum, root());
+  }
   plan.operation = kOperations[random.below(std::size(kOperations))];
   const DType dtype = job.tensors[tensor].dtype;
   if (!is_defined(plan.operation, dtype)) plan.operation = Operation::sum;
@@ -144,6 +149,19 @@ std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std:
   return raw;
 }
 
+std::vector<std::byte> expected_copy(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
+  const RoundCall how = round_plan(job, tensor, round);
+  if (how.is_broadcast()) return contribution(job, tensor, round, how.root);
+  const TensorPlan& plan = job.tensors[tensor];
+  std::vector<std::byte> all;
+  for (Rank rank{0}; rank.value < job.world_size(); rank = rank.next()) {
+    const std::vector<std::byte> given = contribution(job, tensor, round, rank);
+    const auto begin = given.begin() + static_cast<std::ptrdiff_t>(plan.part_begin(rank));
+    all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(plan.part_bytes(rank)));
+  }
+  return all;
+}
+
 std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std::uint64_t round,
                                     const std::vector<std::vector<std::uint32_t>>& contributors) {
   std::vector<std::vector<std::vector<std::byte>>> parts;
@@ -157,7 +175,7 @@ std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std:
 
 std::uint64_t async_digit(std::uint64_t value, Rank rank) { return (value >> (4 * rank.value)) & 15; }
 
-Result<std::uint64_t> async_value(const TensorPlan& tensor, const std::vector<std::byte>& raw,
+Result<std::uint64_t> async_value(const TensorPlan& tensor, std::span<const std::byte> raw,
                                   std::uint64_t index) {
   const std::optional<double> number = get_number(raw, tensor.dtype, index);
   BPS_ASSERT(number.has_value());
@@ -168,21 +186,19 @@ Result<std::uint64_t> async_value(const TensorPlan& tensor, const std::vector<st
   return static_cast<std::uint64_t>(*number);
 }
 
-std::string Expected::compare(std::size_t tensor, std::uint64_t round, const std::vector<std::byte>& actual) {
+std::string Expected::compare(std::size_t tensor, std::uint64_t round, std::size_t begin,
+                              std::span<const std::byte> actual) {
   const TensorPlan& plan = job_.tensors[tensor];
   const RoundCall how = round_plan(job_, tensor, round);
   Answer& answer = answers_[{tensor, round}];
   if (answer.compared == 0) {
-    if (how.is_broadcast()) {
-      answer.bytes = contribution(job_, tensor, round, how.root);
-    } else {
-      answer.bytes = expected_sum(job_, tensor, round, job_.contributors());
-    }
+    answer.bytes = how.is_copy() ? expected_copy(job_, tensor, round)
+                                 : expected_sum(job_, tensor, round, job_.contributors());
   }
   std::string wrong;
-  if (answer.bytes != actual) {
-    const auto first =
-        std::mismatch(actual.begin(), actual.end(), answer.bytes.begin(), answer.bytes.end()).first;
+  const auto right = std::span(answer.bytes).subspan(begin, actual.size());
+  if (!std::ranges::equal(right, actual)) {
+    const auto first = std::mismatch(actual.begin(), actual.end(), right.begin()).first;
     wrong = fmt::format("{} of round {} of {} ({}, {} elements) is wrong from byte {} on", to_string(how),
                         round, plan.name, name_of(plan.dtype), plan.elements, first - actual.begin());
   }

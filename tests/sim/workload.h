@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/tensor_parts.h"
 
 namespace bps::sim {
 
@@ -24,8 +27,17 @@ struct TensorPlan {
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
   std::int32_t priority = 0;
+  std::vector<std::uint64_t> parts = {};  // by rank; empty: none
 
   std::uint64_t bytes() const { return elements * size_of(dtype); }
+  TensorDeclaration declaration() const {
+    return {name, dtype, elements, priority, mode, staleness, Parts::shortest(parts)};
+  }
+  // A rank's part.
+  std::size_t part_begin(Rank rank) const {
+    return std::accumulate(parts.begin(), parts.begin() + rank.value, std::uint64_t{0}) * size_of(dtype);
+  }
+  std::size_t part_bytes(Rank rank) const { return parts[rank.value] * size_of(dtype); }
 };
 
 struct WorkerPlan {
@@ -77,7 +89,7 @@ struct JobPlan {
   bool shrinks = false;       // goes on without workers that are lost
   bool unequal_sums = false;  // see HelloWorker
   bool sums_on_hosts = false;
-  bool reduces = false;  // has rounds of the kind reduce
+  bool reduces = false;  // has rounds of the kinds reduce, reduce_scatter and all_gather
   std::vector<TensorPlan> tensors;
   std::vector<WorkerPlan> workers;
 
@@ -97,7 +109,8 @@ std::uint64_t said_round(const JobPlan& job, std::size_t tensor, std::uint64_t r
 RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);
 
-// What the round must give if those are summed; not of a broadcast.
+// What the round must give: if its operation is not a copy, as those are summed.
+std::vector<std::byte> expected_copy(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std::uint64_t round,
                                     const std::vector<std::vector<std::uint32_t>>& contributors);
 
@@ -109,15 +122,16 @@ inline constexpr std::uint32_t kMaxAsyncRounds = 14;  // digits of base 16: exac
 std::uint64_t async_digit(std::uint64_t value, Rank rank);
 // Element `index` of an asynchronous tensor's value (rank 0 sets it to 0 first). An error if it is no whole
 // number.
-Result<std::uint64_t> async_value(const TensorPlan& tensor, const std::vector<std::byte>& raw,
+Result<std::uint64_t> async_value(const TensorPlan& tensor, std::span<const std::byte> raw,
                                   std::uint64_t index);
 
 // The right answers of synchronous rounds, each kept until every worker has compared.
 class Expected {
  public:
   explicit Expected(const JobPlan& job) : job_(job) {}
-  // Empty if `actual` is right, else what is wrong.
-  std::string compare(std::size_t tensor, std::uint64_t round, const std::vector<std::byte>& actual);
+  // Empty if `actual` is right from byte `begin` on, else what is wrong.
+  std::string compare(std::size_t tensor, std::uint64_t round, std::size_t begin,
+                      std::span<const std::byte> actual);
 
  private:
   struct Answer {

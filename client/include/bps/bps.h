@@ -229,15 +229,20 @@ typedef struct bps_tensor_spec {
   int32_t priority;  /* default 0: higher goes first, then the earlier declared; see bps_declare */
   int32_t mode;      /* bps_mode */
   int64_t staleness; /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
+  /* For bps_reduce_scatter and bps_all_gather: the elements of each rank's part, in rank order, together
+   * `count`; 0 is allowed. One number: so many for every rank. NULL: the tensor has no parts. Not of an
+   * asynchronous tensor. */
+  const uint64_t* parts;
+  size_t part_count; /* 1, or the world size */
 } bps_tensor_spec;
 
 #define BPS_TENSOR_SPEC_INIT \
-  { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1 }
+  { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, NULL, 0 }
 
 /* Declares n tensors. All workers declare the same, in any order; no worker waits for another. Declaring a
- * tensor again returns the same id, until it is dropped. A name with another dtype or count fails, names both
- * declarations, and fails that tensor on every rank. The error names the first tensor that failed. The first
- * declaration of a tensor decides its priority. */
+ * tensor again returns the same id, until it is dropped. A name with another dtype, count or parts fails,
+ * names both declarations, and fails that tensor on every rank. The error names the first tensor that failed.
+ * The first declaration of a tensor decides its priority. */
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n,
                                bps_tensor* tensors, int64_t timeout_ms, bps_error* error);
 
@@ -300,7 +305,7 @@ typedef enum bps_memory_kind {
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
-  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor */
+  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor, or of this rank's part */
   int32_t kind;   /* bps_memory_kind */
   int32_t device; /* CUDA: the GPU, as the CUDA runtime counts */
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */
@@ -336,6 +341,23 @@ BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bp
 BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                               const bps_buffer* out, bps_reduce_op operation, int32_t root,
                               bps_handle** handle, bps_error* error);
+
+/* Starts to reduce `in` of all workers, of which each takes its part (bps_tensor_spec) into `out`: the same
+ * bits that bps_push_pull would give it. `out` is memory of that part alone, or the place in `in` where the
+ * part is. Both must stay valid, and `in` unchanged, until the operation is done: when this rank has its
+ * part, and the others have what needs `in` of this rank. A worker that is lost ends it with BPS_PEER_LOST,
+ * also where the job goes on without it. BPS_INVALID_ARGUMENT: the tensor has no parts, the memory is CUDA
+ * memory, or the ranks of a host sum first (local-group). */
+BPS_API bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_buffer* in,
+                                      const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
+                                      bps_error* error);
+
+/* Starts to copy the parts of all workers (bps_tensor_spec), each in its `in`, into `out` of all workers.
+ * `in` is memory of that part alone, or the place in `out` where the part is. Both must stay valid, and `in`
+ * unchanged, until the operation is done: when `out` is whole here, and all others have this rank's part. If
+ * it fails, `out` may be half written. Otherwise as bps_reduce_scatter. */
+BPS_API bps_status bps_all_gather(bps_client* client, bps_tensor tensor, const bps_buffer* in,
+                                  const bps_buffer* out, bps_handle** handle, bps_error* error);
 
 /* *done = 1 if the operation has ended, with success or not, and its callbacks have run. Inside a callback:
  * if it has ended. */

@@ -336,10 +336,15 @@ class Client {
     if (raw_ == nullptr) return status = detail::no_client(), std::vector<Tensor>{};
     std::vector<bps_tensor_spec> raw_specs(specs.size());
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      raw_specs[i] = {
-          sizeof(bps_tensor_spec), specs[i].name.c_str(), static_cast<bps_dtype>(specs[i].dtype),
-          specs[i].count,          specs[i].priority,     static_cast<std::int32_t>(specs[i].mode),
-          specs[i].staleness};
+      raw_specs[i] = {sizeof(bps_tensor_spec),
+                      specs[i].name.c_str(),
+                      static_cast<bps_dtype>(specs[i].dtype),
+                      specs[i].count,
+                      specs[i].priority,
+                      static_cast<std::int32_t>(specs[i].mode),
+                      specs[i].staleness,
+                      specs[i].parts.empty() ? nullptr : specs[i].parts.data(),
+                      specs[i].parts.size()};
     }
     std::vector<bps_tensor> ids(specs.size());
     detail::Call call;
@@ -349,7 +354,7 @@ class Client {
     if (!status.ok()) return result;
     result.reserve(specs.size());
     for (std::size_t i = 0; i < specs.size(); ++i)
-      result.emplace_back(ids[i], specs[i].dtype, specs[i].count);
+      result.emplace_back(ids[i], specs[i].dtype, specs[i].count, part_of(specs[i]));
     return result;
   }
   std::vector<Tensor> declare(const std::vector<TensorSpec>& specs, Status& status) {
@@ -455,6 +460,45 @@ class Client {
     return Handle(handle);
   }
 
+  // Starts to reduce `in` of all workers, of which each takes its part (TensorSpec::parts) into `out`.
+  Handle reduce_scatter(const Tensor& tensor, ConstBuffer in, Buffer out, Op op = Op::sum) {
+    Status status;
+    Handle handle = reduce_scatter(tensor, in, out, op, status);
+    detail::throw_if_failed(status);
+    return handle;
+  }
+  Handle reduce_scatter(const Tensor& tensor, ConstBuffer in, Buffer out, Op op, Status& status) {
+    if (raw_ == nullptr) return status = detail::no_client(), Handle{};
+    if (!in.fits(tensor)) return status = detail::wrong_type("in"), Handle{};
+    if (!out.fits(tensor)) return status = detail::wrong_type("out"), Handle{};
+    const bps_buffer raw_in = in.raw(tensor);
+    const bps_buffer raw_out = out.raw_part(tensor);
+    bps_handle* handle = nullptr;
+    detail::Call call;
+    status = call.status(bps_reduce_scatter(raw_, tensor.id(), &raw_in, &raw_out,
+                                            static_cast<bps_reduce_op>(op), &handle, call.error()));
+    return Handle(handle);
+  }
+
+  // Starts to copy the parts of all workers, each in its `in`, into `out` of all workers.
+  Handle all_gather(const Tensor& tensor, ConstBuffer in, Buffer out) {
+    Status status;
+    Handle handle = all_gather(tensor, in, out, status);
+    detail::throw_if_failed(status);
+    return handle;
+  }
+  Handle all_gather(const Tensor& tensor, ConstBuffer in, Buffer out, Status& status) {
+    if (raw_ == nullptr) return status = detail::no_client(), Handle{};
+    if (!in.fits(tensor)) return status = detail::wrong_type("in"), Handle{};
+    if (!out.fits(tensor)) return status = detail::wrong_type("out"), Handle{};
+    const bps_buffer raw_in = in.raw_part(tensor);
+    const bps_buffer raw_out = out.raw(tensor);
+    bps_handle* handle = nullptr;
+    detail::Call call;
+    status = call.status(bps_all_gather(raw_, tensor.id(), &raw_in, &raw_out, &handle, call.error()));
+    return Handle(handle);
+  }
+
   // Memory that every transport moves without a copy.
   Memory allocate(std::size_t bytes) {
     Status status;
@@ -533,6 +577,10 @@ class Client {
   }
 
  private:
+  std::uint64_t part_of(const TensorSpec& spec) const noexcept {
+    const std::size_t index = spec.parts.size() > 1 ? static_cast<std::size_t>(rank()) : 0;
+    return index < spec.parts.size() ? spec.parts[index] : 0;
+  }
   void open(const Options& options, Status& status) {
     log_ = options.log_function();
     const bps_options raw_options = options.raw();

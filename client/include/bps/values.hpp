@@ -170,17 +170,20 @@ class SettingValue {
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(bps_tensor id, DType dtype, std::uint64_t count) noexcept : id_(id), dtype_(dtype), count_(count) {}
+  Tensor(bps_tensor id, DType dtype, std::uint64_t count, std::uint64_t part = 0) noexcept
+      : id_(id), dtype_(dtype), count_(count), part_(part) {}
 
   bps_tensor id() const noexcept { return id_; }
   DType dtype() const noexcept { return dtype_; }
   std::uint64_t count() const noexcept { return count_; }
+  std::uint64_t part() const noexcept { return part_; }  // elements of this rank's part; 0 without parts
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(count_) * size_of(dtype_); }
 
  private:
   bps_tensor id_ = ~bps_tensor{0};
   DType dtype_ = DType::f32;
   std::uint64_t count_ = 0;
+  std::uint64_t part_ = 0;
 };
 
 struct TensorSpec {
@@ -190,6 +193,8 @@ struct TensorSpec {
   std::int32_t priority = BPS_PRIORITY_DEFAULT;  // higher goes first; equal: the earlier declared goes first
   Mode mode = Mode::unset;
   std::int64_t staleness = -1;  // of async tensors; -1 = the job's
+  // Elements of each rank's part, or one number for all; empty: no parts. See bps_tensor_spec.
+  std::vector<std::uint64_t> parts = {};
 };
 
 namespace detail {
@@ -235,13 +240,16 @@ class AnyBuffer {
   explicit AnyBuffer(const bps_buffer& raw) noexcept : raw_(raw), sized_(true), holds_(nullptr) {}
 
   bool fits(const Tensor& tensor) const noexcept { return holds_ == nullptr || holds_(tensor.dtype()); }
-  bps_buffer raw(const Tensor& tensor) const noexcept {
+  bps_buffer raw(const Tensor& tensor) const noexcept { return raw_of(tensor, tensor.count()); }
+  bps_buffer raw_part(const Tensor& tensor) const noexcept { return raw_of(tensor, tensor.part()); }
+
+ private:
+  bps_buffer raw_of(const Tensor& tensor, std::uint64_t count) const noexcept {
     bps_buffer result = raw_;
-    if (!sized_) result.bytes = tensor.bytes();
+    if (!sized_) result.bytes = static_cast<std::size_t>(count) * size_of(tensor.dtype());
     return result;
   }
 
- private:
   bps_buffer raw_;
   bool sized_;
   Holds holds_;

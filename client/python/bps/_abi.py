@@ -110,6 +110,8 @@ class CTensorSpec(ctypes.Structure):
         ("priority", c_int32),
         ("mode", c_int32),
         ("staleness", c_int64),
+        ("parts", POINTER(c_uint64)),
+        ("part_count", c_size_t),
     ]
 
 
@@ -152,6 +154,9 @@ FUNCTIONS: List[_Signature] = [
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
     ("bps_reduce", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int32, POINTER(c_void_p), _error]),
+    ("bps_reduce_scatter", c_int,
+     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
+    ("bps_all_gather", c_int, [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_void_p), _error]),
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),
     ("bps_wait", c_int, [c_void_p, c_int64, _error]),

@@ -22,12 +22,15 @@ _EXIT_TIMEOUT_MS = 10_000
 
 
 class TensorSpec(NamedTuple):
-    """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides."""
+    """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides. parts, for
+    reduce_scatter and all_gather: the elements of each rank's part, in rank order, together `count`; or one number for
+    all."""
 
     name: str
     dtype: DType
     count: int
     priority: int = 0
+    parts: Optional[Sequence[int]] = None
 
 
 class Stats(NamedTuple):
@@ -142,7 +145,7 @@ class Client:
 
     def declare(self, specs: Sequence[TensorSpec], timeout_s: Optional[float] = None) -> List[Tensor]:
         """Declares tensors, alike on all workers, in any order. Code.CONFIGURATION: another rank declared one of them
-        with another dtype or count; the message names both."""
+        with another dtype, count or parts; the message names both."""
         specs = list(specs)
         if not specs:
             return []
@@ -155,6 +158,9 @@ class Client:
             target.priority = spec.priority
             target.mode = _abi.MODE_DEFAULT
             target.staleness = -1
+            if spec.parts is not None:
+                target.parts = (ctypes.c_uint64 * len(spec.parts))(*self._checked_parts(spec))
+                target.part_count = len(spec.parts)
         numbers = (ctypes.c_uint32 * len(specs))()
 
         def declare_them() -> None:
@@ -163,7 +169,8 @@ class Client:
                                                       ctypes.byref(error)), error)
 
         call_interruptibly(declare_them)
-        tensors = [Tensor(number, spec.name, DType(spec.dtype), spec.count) for number, spec in zip(numbers, specs)]
+        tensors = [Tensor(number, spec.name, DType(spec.dtype), spec.count, self._part_of(spec))
+                   for number, spec in zip(numbers, specs)]
         self._declared.update((tensor.name, tensor) for tensor in tensors)
         return tensors
 
@@ -225,6 +232,32 @@ class Client:
         return self._start(tensor, (given,) if output is None else (given, output), _library.get().bps_reduce,
                            ctypes.byref(given.c_buffer()), None if output is None else ctypes.byref(output.c_buffer()),
                            int(op), root)
+
+    def reduce_scatter(self, tensor: Tensor, source: Any, out: Any, op: Op = Op.AVERAGE) -> Handle:
+        """Starts to reduce `source` of all workers, of which each takes its part (TensorSpec.parts) into `out`; returns at
+        once. `out` has as many elements as the part: memory of its own, or the place in `source` where the part is.
+
+        Both are arrays as those of push_pull, on the host. The handle is done when this rank has its part and no other
+        needs its `source`.
+        """
+        self._check_op(op)
+        given = self._checked(tensor, source, "source", writable=False)
+        output = self._checked(tensor, out, "out", writable=True, is_part=True)
+        return self._start(tensor, (given, output), _library.get().bps_reduce_scatter, ctypes.byref(given.c_buffer()),
+                           ctypes.byref(output.c_buffer()), int(op))
+
+    def all_gather(self, tensor: Tensor, source: Any, out: Any) -> Handle:
+        """Starts to copy the parts of all workers (TensorSpec.parts), each in its `source`, into `out` of all workers;
+        returns at once. `source` has as many elements as the part: memory of its own, or the place in `out` where the part
+        is.
+
+        Both are arrays as those of push_pull, on the host. The handle is done when `out` is whole and all others have this
+        rank's part.
+        """
+        given = self._checked(tensor, source, "source", writable=False, is_part=True)
+        output = self._checked(tensor, out, "out", writable=True)
+        return self._start(tensor, (given, output), _library.get().bps_all_gather, ctypes.byref(given.c_buffer()),
+                           ctypes.byref(output.c_buffer()))
 
     def barrier(self, timeout_s: Optional[float] = None) -> None:
         """Returns when every worker has called it as often as this one."""
@@ -355,13 +388,28 @@ class Client:
             raise invalid(f"root {number} is no rank of this job: ranks are 0 to {self.world_size - 1}")
         return number
 
-    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
+    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool, is_part: bool = False) -> Memory:
         self._check_tensor(tensor)
+        count = tensor.part if is_part else tensor.count
+        if count is None:
+            raise invalid(f"{tensor.name} has no parts", "declare it with parts on all ranks")
         memory = memory_of(thing, f"{what} of {tensor.name}", writable)
-        if memory.dtype != tensor.dtype or memory.count != tensor.count:
+        if memory.dtype != tensor.dtype or memory.count != count:
+            declared = "the part of this rank has" if is_part else "declared were"
             raise invalid(f"{what} of {tensor.name} has {memory.count} elements of {memory.dtype.name.lower()}, and "
-                          f"declared were {tensor.count} of {tensor.dtype.name.lower()}")
+                          f"{declared} {count} of {tensor.dtype.name.lower()}")
         return memory
+
+    @staticmethod
+    def _checked_parts(spec: TensorSpec) -> List[int]:
+        parts = [operator.index(part) for part in spec.parts or ()]
+        if not all(0 <= part <= spec.count for part in parts):
+            raise invalid(f"parts of {spec.name} are {parts}, and its count is {spec.count}")
+        return parts
+
+    def _part_of(self, spec: TensorSpec) -> Optional[int]:
+        parts = spec.parts
+        return None if parts is None else parts[0] if len(parts) == 1 else parts[self.rank]
 
     def _sweep(self) -> None:
         """Lets go of the orphans that have ended."""

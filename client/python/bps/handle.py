@@ -56,6 +56,7 @@ class Tensor(NamedTuple):
     name: str
     dtype: DType
     count: int
+    part: Optional[int] = None  # elements of this rank's part, if it has parts
 
 
 # Of operations on GPUs that have not come to rest: what they may still write stays until the process ends.

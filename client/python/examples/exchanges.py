@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every exchange that there is, on one tensor.
+"""Every exchange that there is.
 
     bps-run -n 4 -s 2 -- python3 exchanges.py        four workers and two servers on this host
     python3 exchanges.py                             one worker, with nothing else started
@@ -25,6 +25,17 @@ def main():
 
         client.broadcast(tensor, mine, root=last).wait()  # everyone gets what the root has
         assert (mine == size).all(), mine
+
+        # A tensor that is cut into parts, one for each rank.
+        parted, = client.declare([bps.TensorSpec("parts", bps.DType.F32, 25_000 * size, parts=[25_000])])
+        whole, own = numpy.full(25_000 * size, rank + 1, "f4"), numpy.empty(25_000, "f4")
+
+        client.reduce_scatter(parted, whole, own, bps.Op.SUM).wait()  # everyone gets its part of the sum
+        assert (own == total).all(), own
+
+        own[:] = rank
+        client.all_gather(parted, own, whole).wait()  # everyone gets the parts of all
+        assert (whole.reshape(size, -1) == numpy.arange(size)[:, None]).all(), whole
     print(f"rank {rank} of {size}: right")
 
 

@@ -80,6 +80,46 @@ def exchanges():
     print("right")
 
 
+def parts():
+    """reduce_scatter and all_gather, apart and in place, among other rounds, are NumPy's bit for bit."""
+    with bps.Client() as client:
+        rank, size = client.rank, client.world_size
+        uneven = [7_001 * (other % 2) + 60_000 * (other == size - 1) + 3 for other in range(size)]  # some packed, some cut
+        ends = [0] * (size - 1) + [10_000]
+        for number, cut in enumerate(([100], [90_001], uneven, ends)):
+            counts = cut * size if len(cut) == 1 else cut
+            starts = numpy.concatenate(([0], numpy.cumsum(counts)))
+            whole, own = int(starts[-1]), slice(int(starts[rank]), int(starts[rank + 1]))
+            tensor, = client.declare([bps.TensorSpec(f"parts{number}", bps.DType.F32, whole, parts=cut)])
+            assert tensor.part == counts[rank]
+            for step in range(6):
+                given = [gradient(other, step, whole) for other in range(size)]
+                total = given[0].copy()
+                for other in given[1:]:
+                    total += other
+                mine = given[rank].copy()
+                out = mine[own] if step % 2 else numpy.zeros(counts[rank], "f4")
+                client.reduce_scatter(tensor, mine, out, bps.Op.SUM).wait()
+                assert out.tobytes() == total[own].tobytes(), (cut, step)
+                gathered = numpy.full(whole, -1, "f4")
+                source = gathered[own] if step % 2 else out
+                source[:] = out
+                client.all_gather(tensor, source, gathered).wait()
+                assert gathered.tobytes() == total.tobytes(), (cut, step)
+                handle = client.push_pull(tensor, mine if step % 2 == 0 else given[rank], gathered, bps.Op.SUM)
+                handle.wait()
+                assert gathered.tobytes() == total.tobytes() and handle.ranks == size, (cut, step)
+            client.drop(tensor).wait()
+        for refused in ([1], [1] * (size + 1), [-1] + [1] * (size - 1)):
+            try:
+                client.declare([bps.TensorSpec("refused", bps.DType.F32, 10 * size, parts=refused)])
+            except bps.Error as error:
+                assert error.code == bps.Code.INVALID_ARGUMENT, error
+            else:
+                raise AssertionError(refused)
+    print("right")
+
+
 KINDS = ((bps.DType.F32, "f4"), (bps.DType.I64, "i8"), (bps.DType.F64, "f8"))
 
 

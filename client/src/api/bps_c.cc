@@ -62,6 +62,12 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
     return invalid(fmt::format("staleness {} of tensor '{}' is not 0 to {}", spec.staleness, spec.name,
                                kUnboundedStaleness - 1));
   }
+  if (spec.parts == nullptr && spec.part_count > 0)
+    return invalid(fmt::format("tensor '{}' has {} parts, and no list of them", spec.name, spec.part_count));
+  if (spec.parts != nullptr && (spec.part_count == 0 || spec.part_count > kMaxWorldSize))
+    return invalid(fmt::format("part_count {} of tensor '{}' is not 1 to {}", spec.part_count, spec.name,
+                               kMaxWorldSize));
+  if (spec.parts != nullptr) tensor.parts.assign(spec.parts, spec.parts + spec.part_count);
   tensor.dtype = static_cast<DType>(dtype);
   tensor.elements = spec.count;
   tensor.priority = spec.priority;
@@ -372,6 +378,26 @@ bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* i
       if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
     return read_operation(operation, request.call.operation);
+  });
+}
+
+bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_buffer* in,
+                              const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
+                              bps_error* error) {
+  return start(client, tensor, handle, error, [&](Request& request) -> Status {
+    request.call = RoundCall::reduce_scatter(Operation::sum);
+    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+    if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
+    return read_operation(operation, request.call.operation);
+  });
+}
+
+bps_status bps_all_gather(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
+                          bps_handle** handle, bps_error* error) {
+  return start(client, tensor, handle, error, [&](Request& request) -> Status {
+    request.call = RoundCall::all_gather();
+    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+    return read_buffer(out, "out", request.out);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "proto/wire/tensor_parts.h"
+
 namespace bps {
 
 void Declarations::declare(std::vector<TensorDeclaration> tensors, Done done, TimePoint now) {
@@ -19,7 +21,8 @@ void Declarations::ask_next(std::uint64_t request, Pending& pending) {
   std::uint64_t partitions = 0;
   while (pending.asked < pending.tensors.size() && declare.tensors.size() < kMaxTensorsPerDeclare) {
     const TensorDeclaration& tensor = pending.tensors[pending.asked];
-    partitions += Partitioner(tensor.elements, tensor.dtype, data_.partition_bytes()).count();
+    // Parts count as partitions do: both have limits.
+    partitions += partitioner_of(tensor, data_.partition_bytes()).count() + tensor.parts.size();
     if (partitions > kMaxPartitionsPerDeclare && !declare.tensors.empty()) break;
     declare.tensors.push_back(tensor);
     ++pending.asked;

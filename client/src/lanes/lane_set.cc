@@ -158,7 +158,7 @@ bool LaneSet::may_send(Partition& partition) {
   if (partition.counted) return false;
   const TensorState& tensor = *partition.owner;
   const Lane& lane = *lanes_[partition.lane.value];
-  const bool waits_for_others = !tensor.request().is_broadcast() && !tensor.is_async();
+  const bool waits_for_others = !tensor.request().call.is_copy() && !tensor.is_async();
   if (partition.asked || partition.cost == 0 || !waits_for_others || lane.way() == Lane::Way::shared_memory)
     return true;
   Allowance& allowance = allowances_[partition.lane.value];

@@ -21,7 +21,7 @@ class TensorReport {
   TensorReport(JobRun run, const std::function<void(const Message&)>& say) : run_(run), say_(say) {}
 
   void add(const TensorState& tensor) {
-    const std::size_t partitions = tensor.partitions().size();
+    const std::size_t partitions = tensor.partitions().size() + tensor.declaration().parts.size();
     const bool is_full = declare_.tensors.size() == kMaxTensorsPerDeclare ||
                          partitions_ + partitions > kMaxPartitionsPerDeclare;
     if (is_full) flush();

@@ -11,6 +11,7 @@
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
+#include "proto/wire/tensor_parts.h"
 
 namespace bps {
 
@@ -265,7 +266,10 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   for (const TensorDeclaration& tensor : tensors) {
     if (Status status = check_name("tensor name", tensor.name, kMaxNameBytes); !status.ok())
       return status.error();
+    if (Status status = check_parts(tensor, settings_.config.world_size); !status.ok()) return status.error();
   }
+  for (TensorDeclaration& tensor : tensors)
+    tensor.parts = Parts::shortest(std::move(tensor.parts));
   using Reply = Reply<std::vector<TensorId>>;
   const auto reply = std::make_shared<Reply>();
   const auto cell = reply->cell();
@@ -294,8 +298,8 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   auto ids = cell->value();
   if (!ids) return ids;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    operations_->add(
-        (*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements, tensors[i].mode == Mode::async});
+    operations_->add((*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements,
+                                 tensors[i].mode == Mode::async, Parts(tensors[i].parts)});
   return ids;
 }
 

@@ -11,9 +11,12 @@ namespace bps {
 // Its own partitions, one after another; all but the tensor's last are equally long.
 std::uint64_t AnswerMemory::share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
                                         std::uint32_t rank) {
-  std::uint64_t bytes = 0;
+  std::uint64_t largest = 0, bytes = 0;
   for (const Partition& partition : partitions)
-    bytes += partition.id.value % size == rank ? partition.bytes : 0;
+    largest = std::max<std::uint64_t>(largest, partition.bytes);
+  for (const Partition& partition : partitions) {
+    if (partition.id.value % size == rank) bytes = partition.index / size * largest + partition.bytes;
+  }
   return bytes;
 }
 

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "client/src/tensors/partition.h"
-#include "client/src/tensors/partitioner.h"
 #include "proto/base/ids.h"
 #include "proto/base/memory/region.h"
+#include "proto/base/partitioner.h"
 
 namespace bps {
 
@@ -71,7 +71,7 @@ class AnswerMemory {
  private:
   std::byte* place(const Partition& partition, bool upper) const;
   std::uint64_t share_offset(const Partition& partition) const {
-    return partition.index / share_.size * std::uint64_t{partitioner_.bytes_of(0)};
+    return partition.index / share_.size * partitioner_.largest();
   }
 
   const Partitioner partitioner_;

@@ -7,13 +7,15 @@
 namespace bps {
 namespace {
 
-// `what` names the buffer: "in", "out", "buffer".
-Status check_buffer(const TensorShape& tensor, const char* what, const OperationBuffer& buffer) {
+// `what` names the buffer: "in", "out", "buffer". It has to have these elements, all or this rank's part.
+Status check_buffer(const TensorShape& tensor, const char* what, const OperationBuffer& buffer,
+                    std::uint64_t elements, const char* whose = "") {
   const std::size_t bytes = buffer.bytes.size();
-  if (bytes != tensor.bytes()) {
+  const std::uint64_t expected = elements * size_of(tensor.dtype);
+  if (bytes != expected) {
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("buffer '{}' has {} bytes, tensor '{}' has {} ({} elements of {})", what,
-                                  bytes, tensor.name, tensor.bytes(), tensor.elements, name_of(tensor.dtype)),
+                      fmt::format("buffer '{}' has {} bytes, {}tensor '{}' has {} ({} elements of {})", what,
+                                  bytes, whose, tensor.name, expected, elements, name_of(tensor.dtype)),
                       "pass exactly the size that was declared");
   }
   if (buffer.bytes.data() == nullptr && bytes > 0) {
@@ -94,9 +96,7 @@ Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation op
                     "use sum and divide, or local-group off (BPS_LOCAL_GROUP) on all ranks");
 }
 
-Status check_output(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
-  if (Status status = check_buffer(tensor, "out", out); !status.ok()) return status;
-  if (Status status = check_overlap(tensor, in.bytes.data(), out.bytes.data()); !status.ok()) return status;
+Status check_same_memory(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
   if (in.memory == out.memory) return {};
   return make_error(
       ErrorCode::invalid_argument,
@@ -104,10 +104,42 @@ Status check_output(const TensorShape& tensor, const OperationBuffer& in, const 
       "give both in the memory of one kind");
 }
 
-Status check_reduce(const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory) {
+Status check_output(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
+  if (Status status = check_buffer(tensor, "out", out, tensor.elements); !status.ok()) return status;
+  if (Status status = check_overlap(tensor, in.bytes.data(), out.bytes.data()); !status.ok()) return status;
+  return check_same_memory(tensor, in, out);
+}
+
+// This rank's part, and the whole: apart, or the one where the other has it.
+Status check_parts(const Request& request, const TensorShape& tensor, Rank self) {
+  const bool gathers = request.call.kind == RoundKind::all_gather;
+  const OperationBuffer& part = gathers ? request.in : request.out;
+  const OperationBuffer& whole = gathers ? request.out : request.in;
+  const std::uint64_t elements = tensor.parts.elements(self);
+  if (Status status = check_buffer(tensor, gathers ? "out" : "in", whole, tensor.elements); !status.ok())
+    return status;
+  if (Status status = check_buffer(tensor, gathers ? "in" : "out", part, elements, "its part of ");
+      !status.ok())
+    return status;
+  if (Status status = check_same_memory(tensor, request.in, request.out); !status.ok()) return status;
+  const auto a = reinterpret_cast<std::uintptr_t>(part.bytes.data());
+  const auto b = reinterpret_cast<std::uintptr_t>(whole.bytes.data());
+  const std::uint64_t begin = tensor.parts.begin(self) * size_of(tensor.dtype);
+  const bool is_apart = a + part.bytes.size() <= b || b + whole.bytes.size() <= a;
+  if (elements == 0 || is_apart || a == b + begin) return {};
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("input and output of tensor '{}' overlap: its part begins at byte {} of it, and is "
+                  "given at byte {}",
+                  tensor.name, begin, static_cast<std::int64_t>(a - b)),
+      "give the part where the whole tensor has it, or memory that does not overlap");
+}
+
+// What is neither a push_pull nor a broadcast.
+Status check_kind(RoundKind kind, const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory) {
   const auto refuse = [&](const char* why, const char* advice) {
-    return make_error(ErrorCode::invalid_argument, fmt::format("reduce of tensor '{}': {}", tensor.name, why),
-                      advice);
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("{} of tensor '{}': {}", name_of(kind), tensor.name, why), advice);
   };
   if (tensor.is_async)
     return refuse("the tensor is asynchronous", "declare it synchronous, or use push_pull");
@@ -116,6 +148,8 @@ Status check_reduce(const TensorShape& tensor, LocalGrouping grouping, MemoryKin
                   "set local-group off (BPS_LOCAL_GROUP) on all ranks, or use push_pull");
   if (memory != MemoryKind::host)
     return refuse("it is given in CUDA memory", "copy it to host memory first, or use push_pull");
+  if (kind != RoundKind::reduce && !tensor.parts)
+    return refuse("the tensor has no parts", "declare it with parts on all ranks");
   return {};
 }
 
@@ -130,14 +164,17 @@ Status check_root(Rank root, std::uint32_t world_size) {
 }  // namespace
 
 Status check(const Request& request, const TensorShape& tensor, const RequestRules& rules) {
+  const RoundKind kind = request.call.kind;
   const char* const what = request.is_broadcast() ? "buffer" : "in";
-  if (Status status = check_buffer(tensor, what, request.source()); !status.ok()) return status;
-  const bool is_reduce = request.call.kind == RoundKind::reduce;
+  if (!request.call.is_of_parts()) {
+    if (Status status = check_buffer(tensor, what, request.source(), tensor.elements); !status.ok())
+      return status;
+  }
   if (request.call.has_root()) {
     if (Status status = check_root(request.call.root, rules.world_size); !status.ok()) return status;
   }
-  if (is_reduce) {
-    if (Status status = check_reduce(tensor, rules.local_group, request.memory()); !status.ok())
+  if (kind != RoundKind::push_pull && kind != RoundKind::broadcast) {
+    if (Status status = check_kind(kind, tensor, rules.local_group, request.memory()); !status.ok())
       return status;
   }
   if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
@@ -148,7 +185,8 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
   if (Status status = check_average(tensor, rules.sums_on_hosts, request.call.operation); !status.ok())
     return status;
   if (request.is_broadcast() || request.view) return {};
-  if (is_reduce && request.call.root != rules.self) return {};
+  if (request.call.is_of_parts()) return check_parts(request, tensor, rules.self);
+  if (kind == RoundKind::reduce && request.call.root != rules.self) return {};
   return check_output(tensor, request.in, request.out);
 }
 

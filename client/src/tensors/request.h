@@ -1,4 +1,4 @@
-// What a program asks of one tensor: a push_pull, a broadcast or a reduce.
+// What a program asks of one tensor: one of the calls of RoundKind.
 //
 // The problem: a request goes from the program's thread through a queue to the client's loop, and from there
 // to the tensor, whose round it is until the end. Here it is one record all that way: the C API fills it from
@@ -19,6 +19,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
 #include "proto/base/memory/memory_kind.h"
+#include "proto/base/parts.h"
 #include "proto/base/result.h"
 #include "proto/base/round_call.h"
 #include "proto/wire/local_messages.h"
@@ -30,6 +31,7 @@ struct TensorShape {
   DType dtype = DType::f32;
   std::uint64_t elements = 0;
   bool is_async = false;
+  Parts parts = {};
   std::uint64_t bytes() const { return elements * size_of(dtype); }
 };
 
@@ -40,7 +42,8 @@ struct Request {
   RoundCall call;
   bool view = false;  // the answer stays in library memory, and `out` is not given
   // Both are the whole tensor, and the same memory or apart. A broadcast has `out` only, which is read at the
-  // root and written elsewhere. A reduce has `out` at the root only.
+  // root and written elsewhere. A reduce has `out` at the root only. `out` of a reduce_scatter and `in` of an
+  // all_gather are this rank's part, apart from the whole or where that has it.
   OperationBuffer in, out;
   std::shared_ptr<OutputWatch> watch;  // see LocalPiece; may be none
   Done done;

@@ -21,6 +21,8 @@ class RoundTally {
     lightest_ = std::min(lightest_, weight);
     heaviest_ = std::max(heaviest_, weight);
   }
+  // Of a partition of which this rank needs nothing.
+  void on_end() { ++answered_; }
   // An answer that is lost after all, and comes again.
   void take_back() { --answered_; }
   void on_settled() { --unsettled_; }
@@ -29,8 +31,8 @@ class RoundTally {
 
   std::uint64_t answered() const { return answered_; }
   bool is_settled() const { return unsettled_ == 0; }
-  // Of the partition with the fewest ranks, and the most.
-  std::uint32_t lightest() const { return lightest_; }
+  // Of the partition with the fewest ranks, and the most. If none has any, 1 and 0.
+  std::uint32_t lightest() const { return heaviest_ == 0 ? 1 : lightest_; }
   std::uint32_t heaviest() const { return heaviest_; }
 
  private:

@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "client/src/engine/scheduler_error.h"
+#include "proto/wire/tensor_parts.h"
 
 namespace bps {
 
 Status TensorSet::check(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                         std::uint64_t partition_bytes) const {
-  const Partitioner partitioner(declaration.elements, declaration.dtype, partition_bytes);
+  const Partitioner partitioner = partitioner_of(declaration, partition_bytes);
   const std::uint64_t first = declared.first_partition.value;
   const std::uint64_t count = partitioner.count();
   if (declared.tensor.value >= kMaxTensorsPerJob || count > kMaxPartitionsPerJob ||

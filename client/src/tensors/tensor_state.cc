@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "proto/base/assert.h"
+#include "proto/wire/tensor_parts.h"
 
 namespace bps {
 
@@ -16,14 +17,16 @@ using Role = Partition::Role;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, const Rules& rules)
     : id_(declared.tensor),
-      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async},
+      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async,
+             Parts(declaration.parts)},
       declaration_(declaration),
       first_partition_(declared.first_partition),
       rules_(rules),
-      partitioner_(declaration.elements, declaration.dtype, partition_bytes),
+      partitioner_(partitioner_of(declaration, partition_bytes)),
       partitions_(declared.owners.size()),
       memory_(partitioner_, shape_.bytes(), shape_.is_async),
-      kept_(shape_, memory_, rules.retain) {
+      kept_(shape_, memory_, rules.retain),
+      buffers_(partitioner_, shape_, rules.self, request_) {
   BPS_ASSERT(partitions_.size() == partitioner_.count());
   declaration_.priority = declared.priority;
   for (std::uint32_t i = 0; i < partitions_.size(); ++i) {
@@ -72,7 +75,8 @@ Status TensorState::begin(Request&& request) {
     partition.in_library = false;
     partition.counted = false;
     partition.summed = partition.said = partition.spreading = partition.spread = false;
-    partition.cost = contributed(partition) != nullptr ? partition.bytes : 0;
+    partition.cost =
+        contributed(partition) != nullptr ? static_cast<std::uint32_t>(contributed_bytes(partition)) : 0;
   }
   return {};
 }
@@ -80,7 +84,7 @@ Status TensorState::begin(Request&& request) {
 Payload TensorState::contribution(const Partition& partition) const {
   const std::byte* const from = contributed(partition);
   if (from == nullptr || refused_) return {};
-  return {std::span(from, partition.bytes),
+  return {std::span(from, contributed_bytes(partition)),
           is_owner(partition) ? share().region.get() : request_.source().home.get()};
 }
 
@@ -108,17 +112,15 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
       partition.state == State::failed) {
     return Verdict::duplicate;
   }
-  const bool holds_root = is_owner(partition) ? has_root() : is_root();
-  const bool takes = is_async() || request_.call.takes(holds_root);
-  return payload_bytes == (takes ? partition.bytes : 0) ? Verdict::wanted : Verdict::violation;
+  const bool has_bytes = is_async() || takes(partition);
+  return payload_bytes == (has_bytes ? partition.bytes : 0) ? Verdict::wanted : Verdict::violation;
 }
 
 std::byte* TensorState::receive(Partition& partition) {
   // The server has our contribution: another copy that waits would read what is being overwritten.
   partition.state = State::sent;
   partition.receiving = true;
-  const std::uint64_t offset = partitioner_.offset(partition.index);
-  const bool to_library = in_library() || is_owner(partition);
+  const bool to_library = in_library(partition) || is_owner(partition);
   if (to_library && (is_async() || !partition.lending)) {
     partition.in_library = memory_.make_home(partition);
     if (partition.in_library && is_async()) return memory_.next_home(partition);
@@ -126,10 +128,10 @@ std::byte* TensorState::receive(Partition& partition) {
       if (partition.kept == Kept::library) partition.kept = Kept::nothing;
       return memory_.home(partition);
     }
-  } else if (!to_library && !has_output()) {
+  } else if (!to_library && buffers_.output(partition) == nullptr) {
     return nullptr;
-  } else if (!to_library && (partition.holds == 0 || !in_place())) {
-    return output() + offset;
+  } else if (!to_library && wants_all(partition) && (partition.holds == 0 || !buffers_.in_place(partition))) {
+    return buffers_.output(partition);
   } else {
     partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
     if (partition.detour != nullptr) return partition.detour.get();
@@ -150,7 +152,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   if (partition.state != State::lent) partition.spent = std::move(partition.lent);
   if (is_async() && partition.in_library) partition.upper = !partition.upper;
   if (is_async() && request_.is_broadcast()) ++partition.broadcasts;
-  if (is_confirmed()) {
+  if (is_confirmed(partition)) {
     kept_.keep_none(partition);
   } else {
     kept_.keep(partition, round_, weight);
@@ -158,17 +160,18 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   note_over(partition, false);
   partition.state = State::answered;
   partition.weight = weight;
+  const bool is_for_others = !takes(partition) || buffers_.wanted(partition).bytes == 0;
+  if (request_.call.is_of_parts() && is_for_others) return tally_.on_end();
   tally_.on_answer(weight);
 }
 
 // A taker whose part has failed here is reported, too: its givers wait for it.
 void TensorState::note_over(Partition& partition, bool told_failed) {
   using Confirmed = Partition::Confirmed;
-  const bool holds_root = is_owner(partition) ? has_root() : is_root();
   if (partition.role == Role::member) return;  // its owner reports it
-  partition.confirmed = !is_confirmed() || told_failed    ? Confirmed::no
-                        : request_.call.takes(holds_root) ? Confirmed::stored
-                                                          : Confirmed::ended;
+  partition.confirmed = !is_confirmed(partition) || told_failed ? Confirmed::no
+                        : takes(partition)                      ? Confirmed::stored
+                                                                : Confirmed::ended;
 }
 
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
@@ -179,14 +182,15 @@ void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_
 }
 
 bool TensorState::needs_spare(const Partition& partition) const {
-  return partition.state == State::lent && rules_.retain && in_place() && !is_owner(partition);
+  return partition.state == State::lent && rules_.retain && !is_owner(partition) &&
+         buffers_.in_place(partition);
 }
 
 bool TensorState::fetch(Partition& partition, std::byte* spare) {
   if (partition.state != State::lent) return true;
   partition.in_library = false;
-  const bool to_library = is_owner(partition) || (is_async() && in_library());
-  if (in_place() && partition.holds > 0 && !to_library) return true;
+  const bool to_library = is_owner(partition) || (is_async() && in_library(partition));
+  if (!to_library && partition.holds > 0 && buffers_.in_place(partition)) return true;
   if (is_owner(partition) && partition.lending) return true;
   if (!partition.lent.intact()) return false;
   if (to_library) {
@@ -196,20 +200,21 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     if (!partition.lent.intact()) return false;
     partition.in_library = true;
     if (is_owner(partition)) partition.lent.reset();
-  } else if (has_output()) {
-    std::byte* const out = output() + partitioner_.offset(partition.index);
+  } else if (std::byte* const out = buffers_.output(partition); out != nullptr) {
+    const RoundBuffers::Wanted wanted = buffers_.wanted(partition);
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
     // whole.
     std::byte* const first = needs_spare(partition) ? spare : out;
-    std::memcpy(first, partition.lent.bytes().data(), partition.bytes);
+    std::memcpy(first, partition.lent.bytes().data() + wanted.begin, wanted.bytes);
     if (!partition.lent.intact()) {
-      if (in_place() && first == out) on_failed(partition, round_, overwritten("its server"));
+      if (first == out && buffers_.in_place(partition))
+        on_failed(partition, round_, overwritten("its server"));
       return false;
     }
-    if (first != out) std::memcpy(out, first, partition.bytes);
+    if (first != out) std::memcpy(out, first, wanted.bytes);
   }
   on_answer(partition, partition.weight);
-  if (!(request_.view || keeps()) || is_async()) partition.lent.reset();
+  if (!(request_.view || keeps(partition)) || is_async()) partition.lent.reset();
   return true;
 }
 
@@ -264,8 +269,8 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   } else if (partition.state != State::sent && partition.state != State::refused) {
     return false;
   }
-  const bool in_the_way = partition.role == Role::alone && was_receiving && !rules_.retain && in_place() &&
-                          partition.detour == nullptr;
+  const bool in_the_way = partition.role == Role::alone && was_receiving && !rules_.retain &&
+                          partition.detour == nullptr && buffers_.in_place(partition);
   partition.detour.reset();
   if (in_the_way) {
     on_failed(partition, round_, overwritten(lane));
@@ -302,17 +307,19 @@ bool TensorState::settle(Partition& partition) {
 
 // To where the answer of this round is to be, and to be kept.
 void TensorState::store(Partition& partition) {
-  if (has_output()) {
-    std::byte* const out = output() + partitioner_.offset(partition.index);
-    if (partition.in_library) {
-      std::memcpy(out, memory_.home(partition), partition.bytes);
-    } else if (partition.detour != nullptr) {
-      std::memcpy(out, partition.detour.get(), partition.bytes);
-    }
+  const std::byte* const answer = partition.in_library ? memory_.home(partition) : partition.detour.get();
+  if (std::byte* const out = buffers_.output(partition); out != nullptr && answer != nullptr) {
+    const RoundBuffers::Wanted wanted = buffers_.wanted(partition);
+    std::memcpy(out, answer + wanted.begin, wanted.bytes);
   }
-  if (partition.detour == nullptr || !(request_.view || keeps())) return;
+  if (buffers_.has_own(partition)) {
+    std::byte* const out = buffers_.own_output(partition);
+    const std::byte* const own = buffers_.input(partition);
+    if (out != own) std::memcpy(out, own, partition.bytes);
+  }
+  if (partition.detour == nullptr || !(request_.view || keeps(partition))) return;
   std::memcpy(memory_.home(partition), partition.detour.get(), partition.bytes);
-  if (keeps()) partition.kept = Kept::library;
+  if (keeps(partition)) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {
@@ -333,20 +340,21 @@ TensorState::Ended TensorState::end() {
 
 // What a server decided for one partition another one may have decided otherwise (decision 0012).
 void TensorState::check_weights() {
-  const bool adds = request_.call.operation == Operation::sum ||
-                    request_.call.operation == Operation::product ||
-                    request_.call.operation == Operation::bit_xor;
+  const Operation operation = request_.call.operation;
+  const bool adds =
+      !request_.call.is_copy() &&
+      (operation == Operation::sum || operation == Operation::product || operation == Operation::bit_xor);
   if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
-  error_ = make_error(
-      ErrorCode::peer_lost,
-      "round " + std::to_string(round_.value) + " of " + shape_.name +
-          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(request_.call.operation)) +
-          " hold " + std::to_string(tally_.heaviest()) + " ranks, others " +
-          std::to_string(tally_.lightest()),
-      is_confirmed() ? "the other ranks go on: use average, or allow it with unequal-sums "
-                       "(BPS_UNEQUAL_SUMS=1)"
-                     : "push the round once more from the inputs, use average, or allow it with "
-                       "unequal-sums (BPS_UNEQUAL_SUMS=1)");
+  error_ = make_error(ErrorCode::peer_lost,
+                      "round " + std::to_string(round_.value) + " of " + shape_.name +
+                          ": a worker was lost meanwhile, and parts of the " +
+                          std::string(name_of(operation)) + " hold " + std::to_string(tally_.heaviest()) +
+                          " ranks, others " + std::to_string(tally_.lightest()),
+                      request_.call.kind != RoundKind::push_pull
+                          ? "the other ranks go on: use average, or allow it with unequal-sums "
+                            "(BPS_UNEQUAL_SUMS=1)"
+                          : "push the round once more from the inputs, use average, or allow it with "
+                            "unequal-sums (BPS_UNEQUAL_SUMS=1)");
 }
 
 void TensorState::make_view() {
@@ -414,7 +422,7 @@ TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open
     return Resumption::send;
   }
   // Others have it, so that mostly nobody needs the payload: the server asks for it if a taker does.
-  if (wanted && is_confirmed()) {
+  if (wanted && is_confirmed(partition)) {
     partition.counted = true;
     return Resumption::send;
   }
@@ -450,7 +458,7 @@ const std::byte* TensorState::contributed(const Partition& partition) const {
   if (is_owner(partition)) {
     return request_.call.gives(has_root()) ? memory_.sum(partition) : nullptr;
   }
-  return input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
+  return buffers_.input(partition);
 }
 
 LocalPiece TensorState::reduce_piece(const Partition& partition) const {
@@ -459,7 +467,7 @@ LocalPiece TensorState::reduce_piece(const Partition& partition) const {
   piece.owner = partition.id.value % share().size;
   piece.dtype = shape_.dtype;
   piece.elements = static_cast<std::uint32_t>(partition.bytes / size_of(shape_.dtype));
-  piece.in = input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
+  piece.in = buffers_.input(partition);
   piece.in_home = request_.source().home.get();
   piece.priority = partition.priority;
   if (!is_owner(partition)) return piece;
@@ -476,8 +484,8 @@ LocalPiece TensorState::spread_piece(const Partition& partition) const {
   if (is_owner(partition)) piece.answer = memory_.home(partition);
   if (request_.view) {
     piece.out = is_owner(partition) ? nullptr : memory_.in_library(partition);
-  } else if (has_output()) {
-    piece.out = output() + partitioner_.offset(partition.index);
+  } else if (std::byte* const out = buffers_.output(partition); out != nullptr) {
+    piece.out = out;
     piece.watch = request_.watch;
   }
   return piece;
@@ -503,7 +511,7 @@ bool TensorState::may_spread(Partition& partition) {
   BPS_ASSERT(from != nullptr);
   std::memcpy(memory_.home(partition), from, partition.bytes);
   partition.in_library = true;
-  if (keeps()) partition.kept = Kept::library;
+  if (keeps(partition)) partition.kept = Kept::library;
   return true;
 }
 

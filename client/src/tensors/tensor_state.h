@@ -47,12 +47,13 @@
 #include "client/src/tensors/answer_memory.h"
 #include "client/src/tensors/kept_answers.h"
 #include "client/src/tensors/partition.h"
-#include "client/src/tensors/partitioner.h"
 #include "client/src/tensors/request.h"
+#include "client/src/tensors/round_buffers.h"
 #include "client/src/tensors/round_tally.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
 #include "proto/base/loop/event_loop.h"
+#include "proto/base/partitioner.h"
 #include "proto/base/result.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
@@ -221,23 +222,28 @@ class TensorState {
  private:
   // What this rank, or its host, contributes.
   const std::byte* contributed(const Partition& partition) const;
-  void change_roles();
-  bool is_root() const { return request_.call.root == rules_.self; }  // of a call that has one
-  // Its takers report that they have stored it.
-  bool is_confirmed() const { return request_.call.is_confirmed() && !is_async(); }
-  // The answer goes into the program's memory.
-  bool has_output() const { return !request_.view && request_.call.takes(is_root()); }
-  // The answer belongs where the contribution lies.
-  bool in_place() const { return has_output() && request_.in.bytes.data() == output(); }
-  // The answer is kept for others.
-  bool keeps() const { return rules_.retain && !is_confirmed(); }
-  // The answer stays with the library, or passes through it.
-  bool in_library() const { return request_.view || keeps() || (rules_.retain && in_place()); }
-  // Null: contributes nothing.
-  const std::byte* input() const {
-    return request_.call.gives(is_root()) ? request_.source().bytes.data() : nullptr;
+  std::size_t contributed_bytes(const Partition& partition) const {
+    return is_owner(partition) ? partition.bytes : buffers_.input_bytes(partition);
   }
-  std::byte* output() const { return request_.out.bytes.data(); }
+  void change_roles();
+  // Its takers report that they have stored it.
+  bool is_confirmed(const Partition& partition) const {
+    return buffers_.call_in(partition).is_confirmed() && !is_async();
+  }
+  // The answer is not empty.
+  bool takes(const Partition& partition) const {
+    return is_owner(partition) ? request_.call.takes(has_root()) : buffers_.takes(partition);
+  }
+  // The answer is kept for others.
+  bool keeps(const Partition& partition) const { return rules_.retain && !is_confirmed(partition); }
+  // The answer stays with the library, or passes through it.
+  bool in_library(const Partition& partition) const {
+    return request_.view || keeps(partition) || (rules_.retain && buffers_.in_place(partition));
+  }
+  // The program wants all of the answer.
+  bool wants_all(const Partition& partition) const {
+    return buffers_.wanted(partition).bytes == partition.bytes;
+  }
   void store(Partition& partition);
   void note_over(Partition& partition, bool told_failed);
   Error no_memory() const;
@@ -265,6 +271,7 @@ class TensorState {
   std::uint64_t last_number_ = 0;
   // Of the round under way.
   Request request_;
+  const RoundBuffers buffers_;
   RoundTally tally_;
   std::optional<Error> refused_;  // why this host contributes nothing
   std::optional<Error> error_;

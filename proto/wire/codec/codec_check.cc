@@ -96,6 +96,23 @@ void Check::rounds(std::string_view field, const flatbuffers::Vector<std::uint64
     out.push_back(Round{round});
 }
 
+bool Check::parts(const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum,
+                  std::vector<std::uint64_t>& out) {
+  out.clear();
+  if (in == nullptr) return true;
+  sum += in->size();
+  if (!count("tensors.parts", in->size(), kMaxWorldSize) || !count("tensors.parts", sum, kMaxPartsPerDeclare))
+    return false;
+  if (reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(std::uint64_t) != 0) {
+    fail("tensors.parts", "is not aligned");
+    return false;
+  }
+  out.assign(in->begin(), in->end());
+  for (const std::uint64_t elements : out)
+    range("tensors.parts", elements, 0, kMaxTensorElements);
+  return true;
+}
+
 void Check::members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in,
                     std::vector<Member>& out) {
   out.clear();

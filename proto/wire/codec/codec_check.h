@@ -57,7 +57,7 @@ class Check {
     out.operation = known<Operation>("operation", in.operation(), kOperationCount);
     out.root = below<Rank>("root", in.root(), kMaxWorldSize);
     // So that equal calls are equal bytes.
-    if (out.is_broadcast()) range("operation", in.operation(), 0, 0);
+    if (out.is_copy()) range("operation", in.operation(), 0, 0);
     if (!out.has_root()) range("root", in.root(), 0, 0);
     return out;
   }
@@ -73,6 +73,8 @@ class Check {
   // What a failure message carries must be one.
   void failure(std::string_view field, const fb::Error* in, Error& out);
   void endpoint(std::string_view field, const fb::Endpoint* in, Endpoint& out);
+  // `sum` counts those of all tensors of a message: offsets may point at one vector many times.
+  bool parts(const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum, std::vector<std::uint64_t>& out);
   void rounds(std::string_view field, const flatbuffers::Vector<std::uint64_t>* in, std::vector<Round>& out);
   void members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in, std::vector<Member>& out);
   void lanes(const flatbuffers::Vector<flatbuffers::Offset<fb::LaneTarget>>* in,

@@ -155,6 +155,7 @@ void read(Check& check, const fb::Declare& in, Declare& out) {
   out.tensors.clear();
   if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
   out.tensors.resize(in.tensors()->size());
+  std::size_t parts = 0;
   for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
     const fb::TensorDeclaration& from = *in.tensors()->Get(i);
     TensorDeclaration& to = out.tensors[i];
@@ -164,6 +165,7 @@ void read(Check& check, const fb::Declare& in, Declare& out) {
     to.priority = from.priority();
     to.mode = check.known<Mode>("tensors.mode", from.mode(), kModeCount);
     to.staleness = from.staleness();
+    if (!check.parts(from.parts(), parts, to.parts)) return;
   }
 }
 
@@ -224,6 +226,8 @@ void read(Check& check, const fb::TensorSlices& in, TensorSlices& out) {
     out.partitions[i].shard =
         check.range("tensors.partitions.shard", from.shard(), 0, kMaxShardsPerServer - 1);
     out.partitions[i].elements = check.range("tensors.partitions.elements", from.elements(), 0, most);
+    out.partitions[i].begin =
+        check.range("tensors.partitions.begin", from.begin(), 0, kMaxTensorElements - from.elements());
   }
 }
 
@@ -235,11 +239,12 @@ void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
   out.tensors.clear();
   if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
   out.tensors.resize(in.tensors()->size());
-  std::size_t partitions = 0;
+  std::size_t partitions = 0, parts = 0;
   for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
     partitions += in.tensors()->Get(i)->partitions()->size();
     if (!check.count("tensors.partitions", partitions, kMaxPartitionsPerDeclare)) return;
     read(check, *in.tensors()->Get(i), out.tensors[i]);
+    if (!check.parts(in.tensors()->Get(i)->parts(), parts, out.tensors[i].parts)) return;
   }
 }
 

@@ -112,7 +112,8 @@ Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
 Offset<fb::Declare> pack(Builder& b, const Declare& m) {
   const auto tensors = pack_tables(b, m.tensors, [&](const TensorDeclaration& t) {
     return fb::CreateTensorDeclaration(b, pack(b, t.name), static_cast<std::uint8_t>(t.dtype), t.elements,
-                                       t.priority, static_cast<std::uint8_t>(t.mode), t.staleness);
+                                       t.priority, static_cast<std::uint8_t>(t.mode), t.staleness,
+                                       t.parts.empty() ? 0 : b.CreateVector(t.parts));
   });
   return fb::CreateDeclare(b, m.request, tensors);
 }
@@ -152,10 +153,12 @@ Offset<fb::DeclareSlices> pack(Builder& b, const DeclareSlices& m) {
     const auto name = pack(b, t.name);
     const auto partitions = b.CreateUninitializedVectorOfStructs(t.partitions.size(), &out);
     for (const PartitionSlice& slice : t.partitions) {
-      *out++ = fb::PartitionSlice(slice.partition.value, slice.shard, slice.elements);
+      *out++ = fb::PartitionSlice(slice.partition.value, slice.shard, slice.elements, slice.begin);
     }
+    const auto parts = t.parts.empty() ? 0 : b.CreateVector(t.parts);
     return fb::CreateTensorSlices(b, t.tensor.value, name, static_cast<std::uint8_t>(t.dtype),
-                                  static_cast<std::uint8_t>(t.mode), t.staleness, t.priority, partitions);
+                                  static_cast<std::uint8_t>(t.mode), t.staleness, t.priority, partitions,
+                                  parts);
   });
   return fb::CreateDeclareSlices(b, m.request, m.job_run.value, m.epoch.value, m.moved, tensors);
 }

@@ -274,8 +274,8 @@ TEST_CASE("unknown enum values are refused, naming message and field") {
   CHECK(refusal(PushPull{.call = static_cast<Operation>(8)}) ==
         "PushPull.operation is 8, this build knows 0 to 7");
   RoundCall call;
-  call.kind = static_cast<RoundKind>(3);
-  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 3, this build knows 0 to 2");
+  call.kind = static_cast<RoundKind>(5);
+  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 5, this build knows 0 to 4");
   CHECK(refusal(PushPull{.dtype = static_cast<DType>(8)}) == "PushPull.dtype is 8, this build knows 0 to 7");
   CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
   CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) ==
@@ -295,6 +295,12 @@ TEST_CASE("a call has only what its kind has: equal calls are equal bytes") {
   RoundCall odd = RoundCall::broadcast(Rank{3});
   odd.operation = Operation::max;
   CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.operation is 3"));
+  odd = RoundCall::all_gather();
+  odd.operation = Operation::max;
+  CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.operation is 3"));
+  odd = RoundCall::reduce_scatter(Operation::max);
+  odd.root = Rank{3};
+  CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.root is 3"));
   odd = Operation::max;
   odd.root = Rank{3};
   CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.root is 3"));
@@ -531,7 +537,7 @@ TEST_CASE("structs that a broken peer has put off their alignment are refused") 
     header.insert(header.end(), 4, std::byte{0});
   const std::size_t moved = header.size();
   const std::vector<std::byte> content(header.begin() + static_cast<std::ptrdiff_t>(vector),
-                                       header.begin() + static_cast<std::ptrdiff_t>(vector) + 20);
+                                       header.begin() + static_cast<std::ptrdiff_t>(vector) + 28);
   header.insert(header.end(), content.begin(), content.end());
   const auto distance = static_cast<std::uint32_t>(moved - offset);
   std::memcpy(header.data() + offset, &distance, sizeof distance);
@@ -550,6 +556,21 @@ TEST_CASE("one vector pointed at many times does not multiply memory") {
   REQUIRE(decode(header, out).ok());
   message.tensors[1].owners.resize(1);
   CHECK_THAT(refusal(message), Catch::Contains("Declared.tensors.owners has 524289 entries"));
+}
+
+TEST_CASE("parts are as many as ranks at most, and all tensors of a message together have a limit") {
+  Declare message{1, {{.name = "a", .parts = std::vector<std::uint64_t>(kMaxWorldSize, 1)}}};
+  Message out;
+  CHECK(decode(header_of(message), out).ok());
+  message.tensors[0].parts.push_back(1);
+  CHECK_THAT(refusal(message), Catch::Contains("Declare.tensors.parts has 4097 entries"));
+  message.tensors[0].parts = {1, kMaxTensorElements + 1};
+  CHECK_THAT(refusal(message), Catch::Contains("Declare.tensors.parts is 1099511627777"));
+  message.tensors[0].parts.assign(kMaxWorldSize, 1);
+  message.tensors.resize(kMaxPartsPerDeclare / kMaxWorldSize + 1, message.tensors[0]);
+  CHECK_THAT(refusal(message), Catch::Contains("Declare.tensors.parts has 528384 entries"));
+  CHECK_THAT(refusal(DeclareSlices{1, {}, {}, false, {{.name = "a", .parts = {kMaxTensorElements + 1}}}}),
+             Catch::Contains("DeclareSlices.tensors.parts is 1099511627777"));
 }
 
 TEST_CASE("a large message does not keep its memory in the encoder") {

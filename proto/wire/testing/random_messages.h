@@ -390,9 +390,17 @@ class RandomMessages {
     Declare m{any(), {}};
     m.tensors.resize(number(0, 10));
     for (TensorDeclaration& t : m.tensors) {
-      t = {text(1, kMaxNameBytes), dtype(), number(0, kMaxTensorElements), priority(), mode(), u32()};
+      t = {
+          text(1, kMaxNameBytes), dtype(), number(0, kMaxTensorElements), priority(), mode(), u32(), parts()};
     }
     return m;
+  }
+
+  std::vector<std::uint64_t> parts() {
+    std::vector<std::uint64_t> parts(number(0, 3) == 0 ? number(0, 6) : 0);
+    for (std::uint64_t& part : parts)
+      part = number(0, kMaxTensorElements);
+    return parts;
   }
 
   Message declared() {
@@ -415,10 +423,11 @@ class RandomMessages {
            mode(),
            u32(),
            priority(),
-           {}};
+           {},
+           parts()};
       t.partitions.resize(number(0, 10));
       for (PartitionSlice& slice : t.partitions)
-        slice = {partition(), shard(), number(0, kMaxPartitionBytes / 8)};
+        slice = {partition(), shard(), number(0, kMaxPartitionBytes / 8), number(0, kMaxTensorElements / 2)};
     }
     return m;
   }

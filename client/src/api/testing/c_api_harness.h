@@ -50,12 +50,14 @@ class OpenClient {
   operator bps_client*() const { return client_; }
 
   bps_tensor declare(const char* name, std::uint64_t count, bps_dtype dtype = BPS_F32,
-                     bps_mode mode = BPS_MODE_SYNC) const {
+                     bps_mode mode = BPS_MODE_SYNC, const std::vector<std::uint64_t>& parts = {}) const {
     bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
     spec.name = name;
     spec.dtype = dtype;
     spec.count = count;
     spec.mode = mode;
+    spec.parts = parts.empty() ? nullptr : parts.data();
+    spec.part_count = parts.size();
     bps_tensor tensor = 0;
     Refusal why;
     const bps_status status = bps_declare(client_, &spec, 1, &tensor, kSoon, why);

@@ -42,6 +42,22 @@ inline Request reduce_of(TensorId tensor, std::span<const std::byte> in, std::sp
   return request;
 }
 
+// `out`: this rank's part.
+inline Request reduce_scatter_of(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                                 Operation operation, Request::Done done) {
+  Request request = push_pull_of(tensor, in, out, operation, std::move(done));
+  request.call = RoundCall::reduce_scatter(operation);
+  return request;
+}
+
+// `in`: this rank's part.
+inline Request all_gather_of(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                             Request::Done done) {
+  Request request = push_pull_of(tensor, in, out, Operation::sum, std::move(done));
+  request.call = RoundCall::all_gather();
+  return request;
+}
+
 inline Request broadcast_of(TensorId tensor, std::span<std::byte> buffer, Rank root, Request::Done done) {
   Request request;
   request.tensor = tensor;

@@ -1,0 +1,72 @@
+// What a rank gives and takes of each partition in a round, and where it lies in the program's buffers.
+//
+// The whole tensor is input, output or both, but for the calls of parts: the output of a reduce_scatter and
+// the input of an all_gather are only this rank's part.
+//
+// Pure. Owner: TensorState. Lives on: client loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "client/src/tensors/partition.h"
+#include "client/src/tensors/request.h"
+#include "proto/base/partitioner.h"
+
+namespace bps {
+
+class RoundBuffers {
+ public:
+  // All outlive it.
+  RoundBuffers(const Partitioner& partitioner, const TensorShape& shape, Rank self, const Request& request)
+      : partitioner_(partitioner), shape_(shape), self_(self), request_(request) {}
+
+  // The call, as it is in the partition.
+  RoundCall call_in(const Partition& partition) const;
+  // This rank is the root of the call there.
+  bool is_root(const Partition& partition) const { return call_in(partition).root == self_; }
+  // The answer has the partition's bytes; else none.
+  bool takes(const Partition& partition) const {
+    const RoundCall call = call_in(partition);
+    return call.takes(call.root == self_);
+  }
+
+  // What this rank gives; null: nothing.
+  const std::byte* input(const Partition& partition) const;
+  std::size_t input_bytes(const Partition& partition) const;
+
+  // Of an answer, the bytes that the program wants.
+  struct Wanted {
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+  };
+  Wanted wanted(const Partition& partition) const;
+  // Where they belong; null: nowhere.
+  std::byte* output(const Partition& partition) const;
+  // They belong where the contribution lies, or a part of it.
+  bool in_place(const Partition& partition) const;
+
+  // This rank gives what belongs into its output, and takes no answer with it.
+  bool has_own(const Partition& partition) const {
+    return request_.call.kind == RoundKind::all_gather && !takes(partition) && input(partition) != nullptr;
+  }
+  // Where that belongs.
+  std::byte* own_output(const Partition& partition) const {
+    return request_.out.bytes.data() + partitioner_.offset(partition.index);
+  }
+
+ private:
+  // This rank's part in the partition.
+  Wanted own(const Partition& partition) const;
+  // From the beginning of this rank's part to its bytes in the partition, if it has some.
+  std::size_t into_own(const Partition& partition) const;
+  std::uint64_t own_begin() const { return shape_.parts.begin(self_) * size_of(shape_.dtype); }
+
+  const Partitioner& partitioner_;
+  const TensorShape& shape_;
+  const Rank self_;
+  const Request& request_;
+};
+
+}  // namespace bps
