@@ -58,9 +58,19 @@ inline constexpr std::string_view kTransportUses[] = {"tcp", "shm", "auto", "rdm
 enum class GroupUse : std::uint8_t { off = 0, host = 1, nccl = 2 };
 inline constexpr std::string_view kGroupUses[] = {"off", "host", "nccl"};
 
-// What `exchange` measures; the root of a round is its number, modulo the number of workers.
-enum class ExchangeUse : std::uint8_t { push_pull = 0, broadcast = 1, reduce = 2 };
-inline constexpr std::string_view kExchangeUses[] = {"push_pull", "broadcast", "reduce"};
+// What `exchange` measures; the root of a round is its number, modulo the number of workers. fsdp: what FSDP
+// does in a step, an all_gather, then an all_gather beside a reduce_scatter.
+enum class ExchangeUse : std::uint8_t {
+  push_pull = 0,
+  broadcast = 1,
+  reduce = 2,
+  reduce_scatter = 3,
+  all_gather = 4,
+  fsdp = 5
+};
+inline constexpr std::string_view kExchangeUses[] = {"push_pull",      "broadcast",  "reduce",
+                                                     "reduce_scatter", "all_gather", "fsdp"};
+inline bool has_parts(ExchangeUse use) { return use >= ExchangeUse::reduce_scatter; }
 
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;

@@ -12,6 +12,10 @@ Result<Outcome> run_exchange(const Options& options) {
   if (!race) return race.error();
   EngineOptions engine = options.engine(EngineKind::pushpull);
   const bool is_push_pull = engine.exchange == ExchangeUse::push_pull;
+  if (engine.exchange == ExchangeUse::fsdp && options.in_place) {
+    return make_error(ErrorCode::invalid_argument, "fsdp gathers and sums at once, which cannot be in place",
+                      "leave --in-place out");
+  }
   race->add(engine, {options.exchange, options.engine_settings()});
   engine.exchange = ExchangeUse::push_pull;
   if (!is_push_pull) race->add(engine, {std::string(kExchangeUses[0]), options.engine_settings()});
@@ -37,7 +41,8 @@ int exchange_command(int argc, const char* const* argv) {
   Config config(
       "bps-bench exchange",
       "Times rounds of one kind and, in turns, push_pull of the same tensors. The root changes from "
-      "round to round. Every element of every result is checked.");
+      "round to round. fsdp is an all_gather, then an all_gather beside a reduce_scatter. Every element of "
+      "every result is checked.");
   add_common_flags(config, options);
   add_tensor_flags(config, options);
   add_link_flags(config, options);

@@ -124,6 +124,8 @@ Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& te
     spec.dtype = static_cast<bps_dtype>(dtype);
     spec.count = tensor.bytes / size_of(dtype);
     spec.priority = tensor.priority;
+    spec.parts = tensor.parts.empty() ? nullptr : tensor.parts.data();
+    spec.part_count = tensor.parts.size();
     specs.push_back(spec);
   }
   std::vector<bps_tensor> ids(tensors.size());
@@ -170,6 +172,22 @@ Result<BpsHandle> BpsClient::reduce(bps_tensor tensor, std::span<std::byte> in, 
   const bps_buffer from = describe(in), to = describe(out);
   return started([&](bps_handle** handle, bps_error* error) {
     return bps_reduce(client_, tensor, &from, &to, BPS_SUM, static_cast<std::int32_t>(root), handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::reduce_scatter(bps_tensor tensor, std::span<std::byte> in,
+                                            std::span<std::byte> out) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_reduce_scatter(client_, tensor, &from, &to, BPS_SUM, handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::all_gather(bps_tensor tensor, std::span<std::byte> in,
+                                        std::span<std::byte> out) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_all_gather(client_, tensor, &from, &to, handle, error);
   });
 }
 

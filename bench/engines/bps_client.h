@@ -63,6 +63,7 @@ class BpsClient {
     std::string name;
     std::uint64_t bytes = 0;
     std::int32_t priority = BPS_PRIORITY_DEFAULT;
+    std::vector<std::uint64_t> parts = {};  // elements, by rank; empty: it has none
   };
   Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype);
 
@@ -77,6 +78,9 @@ class BpsClient {
   // `out` is used at the root only.
   Result<BpsHandle> reduce(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                            std::uint32_t root);
+  // `out`, `in`: this rank's part.
+  Result<BpsHandle> reduce_scatter(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out);
+  Result<BpsHandle> all_gather(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out);
   // The answer is read in place.
   Result<BpsHandle> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 

@@ -39,14 +39,19 @@ class BpsEngine final : public Engine {
 
   Status declare() override {
     std::vector<BpsClient::Tensor> tensors;
+    const std::vector<std::uint64_t> parts =
+        has_parts(engine_.exchange) ? cut() : std::vector<std::uint64_t>();
     for (std::uint32_t i = 0; i < options_.tensors; ++i)
-      tensors.push_back({"tensor " + std::to_string(i), options_.bytes});
+      tensors.push_back({.name = "tensor " + std::to_string(i), .bytes = options_.bytes, .parts = parts});
+    if (engine_.exchange == ExchangeUse::fsdp) {
+      for (std::uint32_t i = 0; i < options_.tensors; ++i)
+        tensors.push_back({.name = "gradient " + std::to_string(i), .bytes = options_.bytes, .parts = parts});
+    }
     for (BpsClient& client : clients_) {
       auto ids = client.declare(tensors, options_.dtype);
       if (!ids) return ids.error();
       tensors_.push_back(std::move(*ids));
     }
-    operations_.resize(clients_.size() * options_.tensors);
     return {};
   }
 
@@ -60,30 +65,24 @@ class BpsEngine final : public Engine {
       } else {
         fill_contribution(pattern_, rank_of(i), round, memory);
       }
+      if (gathers()) forget_others(i);
     }
     return {};
   }
 
   Status run(std::uint64_t round) override {
-    std::size_t next = 0;
-    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
-      for (std::uint32_t k = 0; k < options_.tensors; ++k) {
-        auto operation = start(i, k, root_of(round));
-        if (!operation) return operation.error();
-        operations_[next++] = std::move(*operation);
-      }
-    }
-    for (BpsHandle& operation : operations_) {
-      if (Status status = operation.wait(); !status) return status;
-    }
-    return {};
+    if (engine_.exchange == ExchangeUse::fsdp) return run_step();
+    if (Status status = start_all(engine_.exchange, root_of(round)); !status) return status;
+    return wait_for_all();
   }
 
   Status check(std::uint64_t round) override {
     if (engine_.memory == MemoryUse::view) return check_views(round);
     for (std::uint32_t i = 0; i < clients_.size(); ++i) {
       std::string wrong;
-      if (engine_.exchange == ExchangeUse::broadcast) {
+      if (has_parts(engine_.exchange)) {
+        wrong = check_parts(i, round);
+      } else if (engine_.exchange == ExchangeUse::broadcast) {
         wrong = check_contribution(pattern_, root_of(round), round, memory_[i].out);
       } else if (engine_.exchange == ExchangeUse::push_pull || rank_of(i) == root_of(round)) {
         wrong = check_sum(pattern_, round, memory_[i].out);
@@ -97,33 +96,131 @@ class BpsEngine final : public Engine {
   // The tensors of a rank, one after another.
   struct Memory {
     std::span<std::byte> in, out;
+    std::span<std::byte> sums;  // of fsdp
   };
+
+  // ---- parts ----
+
+  bool gathers() const {
+    return engine_.exchange == ExchangeUse::all_gather || engine_.exchange == ExchangeUse::fsdp;
+  }
+  // As equal as can be.
+  std::vector<std::uint64_t> cut() const {
+    std::vector<std::uint64_t> parts;
+    for (std::uint32_t rank = 0; rank < options_.workers; ++rank)
+      parts.push_back((part_begin(rank + 1) - part_begin(rank)) / size_of(options_.dtype));
+    return parts;
+  }
+  std::size_t part_begin(std::uint32_t rank) const {
+    const std::uint64_t elements = options_.bytes / size_of(options_.dtype);
+    return elements * rank / options_.workers * size_of(options_.dtype);
+  }
+  std::span<std::byte> part(std::span<std::byte> tensor, std::uint32_t rank) const {
+    return tensor.subspan(part_begin(rank), part_begin(rank + 1) - part_begin(rank));
+  }
+  // In the output, or all of it if it is not where the input is.
+  void forget_others(std::uint32_t client) {
+    const bool is_one = memory_[client].in.data() == memory_[client].out.data();
+    for (std::uint32_t k = 0; k < options_.tensors; ++k) {
+      const std::span<std::byte> out = tensor(memory_[client].out, k);
+      for (std::uint32_t rank = 0; rank < options_.workers; ++rank) {
+        const std::span<std::byte> theirs = part(out, rank);
+        if (!is_one || rank != rank_of(client)) std::fill(theirs.begin(), theirs.end(), std::byte{0xff});
+      }
+    }
+  }
+  // What FSDP does in a step: the parameters before the forward pass, and before the backward pass again,
+  // while gradients are on their way.
+  Status run_step() {
+    if (Status status = start_all(ExchangeUse::all_gather, 0); !status) return status;
+    if (Status status = wait_for_all(); !status) return status;
+    if (Status status = start_all(ExchangeUse::all_gather, 0); !status) return status;
+    if (Status status = start_all(ExchangeUse::reduce_scatter, 0); !status) return status;
+    return wait_for_all();
+  }
+  std::string check_parts(std::uint32_t client, std::uint64_t round) {
+    std::string wrong;
+    for (std::uint32_t k = 0; k < options_.tensors && wrong.empty(); ++k) {
+      const std::uint64_t begin = k * options_.bytes;
+      const auto first = [&](std::uint32_t rank) {
+        return (begin + part_begin(rank)) / size_of(options_.dtype);
+      };
+      const std::uint32_t own = rank_of(client);
+      if (engine_.exchange != ExchangeUse::all_gather)
+        wrong = check_sum(pattern_, round, scattered(client, k), first(own));
+      for (std::uint32_t rank = 0; gathers() && rank < options_.workers && wrong.empty(); ++rank) {
+        const std::span<std::byte> theirs = part(tensor(memory_[client].out, k), rank);
+        wrong = check_contribution(pattern_, rank, round, theirs, first(rank));
+      }
+    }
+    return wrong;
+  }
+  // Where a sum comes: what is gathered has the output.
+  std::span<std::byte> scattered(std::uint32_t client, std::uint32_t index) {
+    if (engine_.exchange != ExchangeUse::fsdp)
+      return part(tensor(memory_[client].out, index), rank_of(client));
+    return part(tensor(memory_[client].sums, index), rank_of(client));
+  }
+
+  Status start_all(ExchangeUse what, std::uint32_t root) {
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      for (std::uint32_t k = 0; k < options_.tensors; ++k) {
+        auto operation = start(what, i, k, root);
+        if (!operation) return operation.error();
+        operations_.push_back(std::move(*operation));
+      }
+    }
+    return {};
+  }
+
+  // The handles of views are needed by check().
+  Status wait_for_all() {
+    for (BpsHandle& operation : operations_) {
+      if (Status status = operation.wait(); !status) return status;
+    }
+    if (engine_.memory != MemoryUse::view) operations_.clear();
+    return {};
+  }
 
   Status find_memory() {
     const std::uint64_t bytes = options_.bytes_per_round();
     for (std::uint32_t i = 0; i < clients_.size(); ++i) {
       Memory& memory = memory_.emplace_back();
       if (engine_.memory == MemoryUse::user) {
-        memory = {in_.span().subspan(i * bytes, bytes), out_.span().subspan(i * bytes, bytes)};
-        continue;
+        memory = {in_.span().subspan(i * bytes, bytes), out_.span().subspan(i * bytes, bytes), {}};
       }
-      const auto in = clients_[i].allocate(bytes);
-      if (!in) return in.error();
-      memory = {*in, *in};
-      if (options_.in_place || engine_.memory == MemoryUse::view) continue;
-      const auto out = clients_[i].allocate(bytes);
-      if (!out) return out.error();
-      memory.out = *out;
+      if (engine_.memory != MemoryUse::user) {
+        const auto in = clients_[i].allocate(bytes);
+        if (!in) return in.error();
+        memory = {*in, *in, {}};
+        if (!options_.in_place && engine_.memory != MemoryUse::view) {
+          const auto out = clients_[i].allocate(bytes);
+          if (!out) return out.error();
+          memory.out = *out;
+        }
+      }
+      if (engine_.exchange != ExchangeUse::fsdp) continue;
+      auto sums = Buffer::allocate(bytes);
+      if (!sums) return sums.error();
+      memory.sums = sums->span();
+      sums_.push_back(std::move(*sums));
     }
     return {};
   }
 
-  Result<BpsHandle> start(std::uint32_t client, std::uint32_t index, std::uint32_t root) {
+  Result<BpsHandle> start(ExchangeUse what, std::uint32_t client, std::uint32_t index, std::uint32_t root) {
     const bps_tensor id = tensors_[client][index];
     const std::span<std::byte> in = tensor(memory_[client].in, index);
     const std::span<std::byte> out = tensor(memory_[client].out, index);
-    if (engine_.exchange == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, root);
-    if (engine_.exchange == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, root);
+    if (what == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, root);
+    if (what == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, root);
+    if (what == ExchangeUse::all_gather)
+      return clients_[client].all_gather(id, part(in, rank_of(client)), out);
+    if (what == ExchangeUse::reduce_scatter) {
+      const bool is_beside = engine_.exchange == ExchangeUse::fsdp;
+      const bps_tensor gradient = is_beside ? tensors_[client][options_.tensors + index] : id;
+      return clients_[client].reduce_scatter(gradient, in, scattered(client, index));
+    }
     if (engine_.memory == MemoryUse::view) return clients_[client].push_pull_view(id, in);
     return clients_[client].push_pull(id, in, out);
   }
@@ -154,6 +251,7 @@ class BpsEngine final : public Engine {
       Status status = check_view(operations_[i], round, i % options_.tensors * options_.bytes);
       if (!status && result) result = std::move(status);
     }
+    operations_.clear();
     return result;
   }
 
@@ -179,6 +277,7 @@ class BpsEngine final : public Engine {
   const Buffer& out_;
   std::vector<BpsClient> clients_;
   std::vector<Memory> memory_;                    // by client
+  std::vector<Buffer> sums_;                      // likewise
   std::vector<std::vector<bps_tensor>> tensors_;  // by client
   std::vector<BpsHandle> operations_;             // of the last round; go before their clients
 };

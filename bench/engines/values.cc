@@ -167,9 +167,9 @@ std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<con
 }
 
 std::string check_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
-                               std::span<const std::byte> bytes) {
+                               std::span<const std::byte> bytes, std::uint64_t first) {
   return with_type(pattern.dtype, [&](auto sample) {
-    return check_table(pattern, contributions<decltype(sample)>(pattern, rank), round, bytes, 0,
+    return check_table(pattern, contributions<decltype(sample)>(pattern, rank), round, bytes, first,
                        "what its root has");
   });
 }

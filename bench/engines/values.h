@@ -34,7 +34,7 @@ std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<con
 
 // The same of what worker `rank` pushes.
 std::string check_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
-                               std::span<const std::byte> bytes);
+                               std::span<const std::byte> bytes, std::uint64_t first = 0);
 
 // What the raw servers send: byte j is a function of j.
 void fill_raw(std::span<std::byte> out);
