@@ -179,7 +179,7 @@ Result<BpsHandle> BpsClient::reduce_scatter(bps_tensor tensor, std::span<std::by
                                             std::span<std::byte> out) {
   const bps_buffer from = describe(in), to = describe(out);
   return started([&](bps_handle** handle, bps_error* error) {
-    return bps_reduce_scatter(client_, tensor, &from, &to, BPS_SUM, handle, error);
+    return bps_reduce_scatter(client_, tensor, &from, &to, BPS_SUM, 0, handle, error);
   });
 }
 

@@ -24,6 +24,9 @@ struct RoundCall {
   RoundKind kind = RoundKind::push_pull;
   Operation operation = Operation::sum;  // of a copy sum
   Rank root = {};                        // 0 if it has none
+  bool exact_order = false;              // of a reduce_scatter: the bits of a push_pull, whatever it costs
+  // Only in a partition: each owner adds what it gives itself, last. The others give what is not theirs.
+  bool owner_adds = false;
 
   constexpr RoundCall() = default;
   constexpr RoundCall(Operation reduction) : operation(reduction) {}  // a push_pull
@@ -31,8 +34,10 @@ struct RoundCall {
   static constexpr RoundCall reduce(Operation reduction, Rank root) {
     return of(RoundKind::reduce, reduction, root);
   }
-  static constexpr RoundCall reduce_scatter(Operation reduction) {
-    return of(RoundKind::reduce_scatter, reduction, {});
+  static constexpr RoundCall reduce_scatter(Operation reduction, bool exact_order = false) {
+    RoundCall call = of(RoundKind::reduce_scatter, reduction, {});
+    call.exact_order = exact_order;
+    return call;
   }
   static constexpr RoundCall all_gather() { return of(RoundKind::all_gather, Operation::sum, {}); }
 
@@ -46,17 +51,24 @@ struct RoundCall {
   constexpr bool is_copy() const { return kind == RoundKind::broadcast || kind == RoundKind::all_gather; }
 
   // What it comes to in one partition. If all of it is of one rank's part, that is its root. Else a
-  // reduce_scatter is a push_pull, of whose answer each rank uses its part.
-  constexpr RoundCall in_partition(std::optional<Rank> only_owner) const {
-    if (kind == RoundKind::reduce_scatter)
-      return only_owner ? reduce(operation, *only_owner) : RoundCall(operation);
+  // reduce_scatter is a push_pull, of whose answer each rank uses its part. Owners add floats that are not
+  // rounded on the way.
+  constexpr RoundCall in_partition(std::optional<Rank> only_owner, DType dtype) const {
+    if (kind == RoundKind::reduce_scatter) {
+      RoundCall call = only_owner ? reduce(operation, *only_owner) : RoundCall(operation);
+      call.owner_adds = !exact_order && (dtype == DType::f32 || dtype == DType::f64);
+      return call;
+    }
     if (kind == RoundKind::all_gather && only_owner) return broadcast(*only_owner);
     return *this;
   }
 
   // ---- in a partition ----
   // In a synchronous round, of the root and of the others. Of an all_gather: of those that own a part.
-  constexpr bool gives(bool is_root) const { return !is_copy() || is_root; }
+  constexpr bool gives(bool is_root) const {
+    if (is_copy()) return is_root;
+    return !(owner_adds && has_root() && is_root);
+  }
   constexpr bool takes(bool is_root) const { return !has_root() || is_root == (kind == RoundKind::reduce); }
   // Takers report that they have stored it, and givers wait for that (decision 0033).
   constexpr bool is_confirmed() const { return has_root(); }
@@ -80,14 +92,16 @@ inline const char* name_of(RoundKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-// "average", "broadcast from rank 2", "reduce (average) to rank 2", "reduce_scatter (sum)", "all_gather"
+// "average", "broadcast from rank 2", "reduce (average) to rank 2", "reduce_scatter (sum)", "reduce_scatter
+// (sum, in rank order)", "all_gather"
 inline std::string to_string(const RoundCall& call) {
   const std::string operation(name_of(call.operation));
   const std::string root = " rank " + std::to_string(call.root.value);
   switch (call.kind) {
     case RoundKind::broadcast: return "broadcast from" + root;
     case RoundKind::reduce: return "reduce (" + operation + ") to" + root;
-    case RoundKind::reduce_scatter: return "reduce_scatter (" + operation + ")";
+    case RoundKind::reduce_scatter:
+      return "reduce_scatter (" + operation + (call.exact_order ? ", in rank order)" : ")");
     case RoundKind::all_gather: return name_of(call.kind);
     case RoundKind::push_pull: break;
   }

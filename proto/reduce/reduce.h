@@ -65,8 +65,8 @@ void accumulate(DType dtype, Operation operation, std::byte* accumulators,
                 const std::byte* first = nullptr);
 
 // Adds what is left as accumulate() does (nothing is fine), divides by `weight` if `operation` is average and
-// weight > 1, and narrows to `count` raw elements at `out`: in place of the accumulators or of `first`, or
-// outside all that is read. With `first` there need not be any accumulators.
+// weight > 1, and narrows to `count` raw elements at `out`: in place of the accumulators, of `first` or of an
+// only input, or outside all that is read. With `first` there need not be any accumulators.
 void finish(DType dtype, Operation operation, std::byte* out, const std::byte* accumulators,
             std::span<const std::byte* const> inputs, std::size_t count, std::uint32_t weight,
             const std::byte* first = nullptr);

@@ -1,5 +1,8 @@
 // Rounds of tensors that have parts: in a partition of one owner they are a reduce or a broadcast, in one of
 // several a push_pull, or an all_gather, into which each owner gives its slice.
+#include <algorithm>
+#include <random>
+
 #include "server/testing/aggregator_harness.h"
 
 namespace bps {
@@ -10,6 +13,7 @@ using Catch::Matchers::Contains;
 
 const RoundCall kGather = RoundCall::all_gather();
 const RoundCall kScatter = RoundCall::reduce_scatter(Operation::sum);
+const RoundCall kExactScatter = RoundCall::reduce_scatter(Operation::sum, true);
 
 // Rank 0 owns two of the five elements, rank 1 none, rank 2 three.
 struct Packed : Bench {
@@ -249,13 +253,63 @@ TEST_CASE("part rounds: a partition that moved has a gathered answer from one th
 
 TEST_CASE("part rounds: where several own parts, all take the sum of a reduce_scatter") {
   Packed bench;
-  for (const std::uint32_t rank : {0, 1, 2})
-    bench.push(rank, 0, static_cast<float>(rank + 1), kScatter);
-  REQUIRE(bench.said() == "0 answer 0, 1 answer 0, 2 answer 0");
-  for (const Action& action : bench.actions) {
-    CHECK(first_element(action) == 6.0f);
-    CHECK(action.weight == 3);
+  std::vector<std::uint32_t> order{0, 1, 2};
+  std::uint64_t round = 0;
+  do {
+    for (const bool is_exact : {true, false}) {
+      const RoundCall average = RoundCall::reduce_scatter(Operation::average, is_exact);
+      for (const RoundCall& call : {is_exact ? kExactScatter : kScatter, average}) {
+        Actions answers;
+        for (const std::uint32_t rank : order) {
+          bench.push(rank, round, static_cast<float>(3 * rank + 3), call);
+          answers.insert(answers.end(), bench.actions.begin(), bench.actions.end());
+        }
+        REQUIRE(answers.size() == 3);
+        for (const Action& action : answers) {
+          REQUIRE(action.kind == Kind::answer);
+          const float divisor = is_exact && call.operation == Operation::average ? 3 : 1;
+          // Without that of the owner, which adds it itself, and divides.
+          const float zero = is_exact ? 18 : 15, two = is_exact ? 18 : 9;
+          CHECK(Packed::values_of(action) == std::vector<float>{zero / divisor, zero / divisor, two / divisor,
+                                                                two / divisor, two / divisor});
+          CHECK(action.weight == 3);
+        }
+        bench.actions = answers;
+        bench.unpin_all();
+        ++round;
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_CASE("part rounds: owners that add themselves get the sum of the others, whatever comes how") {
+  Packed bench(4);
+  std::mt19937 random(3);
+  for (std::uint64_t round = 0; round < 200; ++round) {
+    std::vector<std::uint32_t> order{0, 1, 2, 3};
+    std::shuffle(order.begin(), order.end(), random);
+    Actions answers;
+    for (const std::uint32_t rank : order) {
+      const float value = static_cast<float>(1 << rank);
+      const bool is_lent = random() % 2 == 0;
+      const bool is_scarce = is_lent && random() % 2 == 0;
+      if (!is_lent || !bench.lend(rank, round, value, is_scarce, false, kScatter))
+        bench.push(rank, round, value, kScatter);
+      answers.insert(answers.end(), bench.actions.begin(), bench.actions.end());
+    }
+    REQUIRE(answers.size() == 4);
+    for (const Action& action : answers)
+      CHECK(Packed::values_of(action) == std::vector<float>{14, 14, 11, 11, 11});
+    bench.actions = answers;
+    bench.unpin_all();
   }
+}
+
+TEST_CASE("part rounds: without an owner there is no reduce_scatter") {
+  Packed bench;
+  bench.push(0, 0, 1, kScatter);
+  bench.push(1, 0, 1, kScatter);
+  bench.push(2, 0, 1, kScatter);
   bench.unpin_all();
   // Without an owner nobody goes on, not even those whose part is there.
   bench.push(0, 1, 1, kScatter);
@@ -269,10 +323,14 @@ TEST_CASE(
     "part rounds: where one owns all, it alone takes the sum, or gives the copy, and the others wait or "
     "end") {
   Owned bench;
-  for (const std::uint32_t rank : {0, 1, 2})
-    bench.push(rank, 0, static_cast<float>(rank + 1), kScatter);
+  const bool is_exact = GENERATE(false, true);
+  std::vector<std::uint32_t> order{0, 1, 2};
+  std::rotate(order.begin(), order.begin() + GENERATE(0, 1, 2), order.end());
+  for (const std::uint32_t rank : order)
+    bench.push(rank, 0, static_cast<float>(rank + 1), is_exact ? kExactScatter : kScatter);
   REQUIRE(bench.said() == "1 answer 0");
-  CHECK(first_element(bench.actions[0]) == 6.0f);
+  CHECK(first_element(bench.actions[0]) == (is_exact ? 6.0f : 4.0f));
+  CHECK(bench.actions[0].weight == 3);
   bench.unpin_all();
   bench.stored(1, 0);
   CHECK(bench.said() == "0 answer 0, 2 answer 0");
@@ -286,6 +344,52 @@ TEST_CASE(
   bench.stored(0, 1);
   bench.stored(2, 1);
   CHECK(bench.said() == "1 answer 1");
+}
+
+TEST_CASE("part rounds: the owner's frame is needed for the sum of the others, too") {
+  Owned bench;
+  SECTION("it comes last") {
+    bench.push(0, 0, 1, kScatter);
+    bench.push(2, 0, 3, kScatter);
+    OpenState state;
+    CHECK(bench.aggregator->open_state(state));
+    CHECK(state.absent == std::vector<std::uint32_t>{1});
+  }
+  SECTION("its lane breaks meanwhile") {
+    bench.push(1, 0, 0, kScatter);
+    bench.push(0, 0, 1, kScatter);
+    bench.lose(1);
+    bench.push(2, 0, 3, kScatter);
+    CHECK(bench.said().empty());
+  }
+  SECTION("one of the others withdraws what is added already") {
+    bench.push(1, 0, 0, kScatter);
+    CHECK(bench.lend(0, 0, 1, false, false, kScatter));
+    bench.loans[0]->withdraw();
+    bench.push(2, 0, 3, kScatter);
+    CHECK(bench.said().empty());
+    bench.lose(0);
+    bench.push(0, 0, 1, kScatter);
+    REQUIRE(bench.said() == "1 answer 0");
+    CHECK(first_element(bench.actions[0]) == 4.0f);
+    return bench.unpin_all();
+  }
+  bench.push(1, 0, 0, kScatter);
+  REQUIRE(bench.said() == "1 answer 0");
+  CHECK(first_element(bench.actions[0]) == 4.0f);
+  bench.unpin_all();
+}
+
+TEST_CASE("part rounds: an owner to whom nobody else gives anything is told by the weight") {
+  Owned bench;
+  bench.die(0);
+  bench.push(1, 0, 9, kScatter);
+  CHECK(bench.said().empty());
+  bench.die(2);
+  REQUIRE(bench.said() == "1 answer 0");
+  CHECK(bench.actions[0].weight == 1);
+  CHECK(first_element(bench.actions[0]) == 0.0f);
+  bench.unpin_all();
 }
 
 TEST_CASE("part rounds: kinds that are alike in a partition are still different calls") {

@@ -54,7 +54,7 @@ struct PartitionShape {
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
   // What ranks call on the tensor, as it is in this partition.
   RoundCall in_partition(const RoundCall& call) const {
-    return call.in_partition(owners.size() == 1 ? std::optional(owners.front().rank) : std::nullopt);
+    return call.in_partition(owners.size() == 1 ? std::optional(owners.front().rank) : std::nullopt, dtype);
   }
 };
 

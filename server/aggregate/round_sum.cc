@@ -22,7 +22,9 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
   for (const Parts::Slice& slice : shape.owners) {
     const std::uint32_t owner = find_contributor(contributors, slice.rank);
     const std::size_t width = size_of(shape.dtype);
-    if (owner != kNobody && !given_.empty()) given_[owner] = {slice.begin * width, slice.elements * width};
+    if (given_.empty()) continue;
+    if (owner != kNobody) given_[owner] = {slice.begin * width, slice.elements * width};
+    slices_.push_back({owner, slice.begin, slice.elements});
   }
   close();
 }
@@ -42,6 +44,8 @@ void RoundSum::close() {
     absent_ += part.dead ? 1 : 0;
     weight_ += part.dead ? 0 : contributors_[i].weight;
   }
+  call_ = {};
+  root_ = kNobody;
   added_ = 0;
   ready_ = 0;
   hurry_ = false;
@@ -53,7 +57,9 @@ void RoundSum::close() {
 
 bool RoundSum::is_complete() const {
   if (absent_ == parts_.size()) return false;
-  return is_copy() ? added_ + absent_ == parts_.size() : present_from(added_) == parts_.size();
+  if (is_copy()) return added_ + absent_ == parts_.size();
+  const bool is_root_here = root_ == kNobody || gives(root_) || is_here(root_) || is_absent(root_);
+  return is_root_here && added_ > 0 && present_from(added_) == parts_.size();
 }
 
 std::uint32_t RoundSum::weight() const {
@@ -111,13 +117,14 @@ void RoundSum::take_from_slot(std::uint32_t contributor) {
   if (is_copy()) return;
   first_ = slot;
   if (!is_complete()) return;
-  finish({});
-  added_ = static_cast<std::uint32_t>(parts_.size());  // those behind it are absent
+  const auto end = static_cast<std::uint32_t>(parts_.size());
+  combine(added_, end);  // those behind it are absent
+  added_ = end;
 }
 
 void RoundSum::take_nothing(std::uint32_t contributor) {
   parts_[contributor].phase = Phase::added;
-  ++added_;
+  if (is_copy()) ++added_;
 }
 
 bool RoundSum::set_aside(std::uint32_t contributor, const std::byte* bytes) {
@@ -169,7 +176,19 @@ void RoundSum::make_absent(std::uint32_t contributor) {
 // ---- adding ----
 
 RoundSum::Progress RoundSum::add(bool announced) {
-  return is_copy() ? add_waiting_copies() : add_ready(announced);
+  if (is_copy()) return add_waiting_copies();
+  if (present_from(0) == parts_.size()) return {.no_slot = !add_nothing()};
+  return add_ready(announced);
+}
+
+bool RoundSum::add_nothing() {
+  if (root_ == kNobody || !is_here(root_) || added_ > 0) return true;
+  std::byte* const slot = slots_.is_pinned(round_) ? nullptr : slots_.memory(round_);
+  if (slot == nullptr) return false;
+  std::memset(slot, 0, shape_.raw_bytes());
+  slots_.set_aggregate(round_, slot);
+  added_ = static_cast<std::uint32_t>(parts_.size());
+  return true;
 }
 
 // They were lent, or had to wait because the slot was still being read.
@@ -229,7 +248,7 @@ RoundSum::Progress RoundSum::add_ready(bool announced) {
       continue;
     }
     for (std::uint32_t i = first; i < end; ++i) {
-      if (is_absent(i)) continue;
+      if (is_skipped(i)) continue;
       parts_[i].phase = Phase::added;
       parts_[i].drop();
     }
@@ -241,7 +260,7 @@ RoundSum::Progress RoundSum::add_ready(bool announced) {
 void RoundSum::count_ready() {
   for (; ready_ < parts_.size(); ++ready_) {
     const Part& part = parts_[ready_];
-    if (part.phase == Phase::absent) continue;
+    if (is_skipped(ready_)) continue;
     if (part.phase != Phase::whole && part.phase != Phase::added) return;
     const LentPayload* const lent = part.lent();
     if (part.phase == Phase::whole && (lent == nullptr || lent->scarce())) hurry_ = true;
@@ -256,25 +275,44 @@ bool RoundSum::has_accumulators(bool announced) {
 std::byte* RoundSum::accumulators() const { return is_wide_ ? claim_.data() : slots_.memory(round_); }
 
 void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
+  const std::byte* begun = first_;
   if (const std::uint32_t lowest = present_from(0); first <= lowest) {
-    first_ = input(lowest);
+    begun = input(lowest);
     first = lowest + 1;
   }
-  inputs_.clear();
-  for (; first < end; ++first) {
-    if (!is_absent(first)) inputs_.push_back(input(first));
+  const bool ends = end == parts_.size();
+  if (!ends && present_from(first) >= end) {
+    first_ = begun;
+    return keep_first();
   }
-  if (end == parts_.size()) return finish(inputs_);
-  if (inputs_.empty()) return keep_first();
-  reduce::accumulate(shape_.dtype, call_.operation, accumulators(), inputs_, shape_.elements,
-                     std::exchange(first_, nullptr));
+  if (call_.owner_adds && !slices_.empty()) {
+    for (const Slice& slice : slices_)
+      combine(slice, begun, first, end);
+  } else {
+    combine(Slice{kNobody, 0, shape_.elements}, begun, first, end);
+  }
+  first_ = nullptr;
+  if (ends) slots_.set_aggregate(round_, slots_.memory(round_));
 }
 
-void RoundSum::finish(std::span<const std::byte* const> inputs) {
-  std::byte* const slot = slots_.memory(round_);
-  reduce::finish(shape_.dtype, call_.operation, slot, first_ != nullptr ? nullptr : accumulators(), inputs,
-                 shape_.elements, weight_, std::exchange(first_, nullptr));
-  slots_.set_aggregate(round_, slot);
+void RoundSum::combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end) {
+  const std::size_t offset = slice.begin * size_of(shape_.dtype);
+  inputs_.clear();
+  // What is begun with is perhaps its owner's, and the next one takes its place.
+  if (begun != nullptr && slice.owner != present_from(0)) inputs_.push_back(begun + offset);
+  for (std::uint32_t i = first; i < end; ++i) {
+    if (!is_skipped(i) && i != slice.owner) inputs_.push_back(input(i) + offset);
+  }
+  const bool begins = begun != nullptr && !inputs_.empty();
+  const std::byte* const from = begins ? inputs_.front() : nullptr;
+  const auto rest = std::span<const std::byte* const>(inputs_).subspan(begins ? 1 : 0);
+  const bool ends = end == parts_.size();
+  // An owner adds in the type of the elements, which are accumulators, too.
+  std::byte* const sum = ends && begins ? nullptr : accumulators() + offset;
+  if (!ends) return reduce::accumulate(shape_.dtype, call_.operation, sum, rest, slice.elements, from);
+  const bool divides_later = call_.owner_adds && call_.operation == Operation::average;
+  reduce::finish(shape_.dtype, divides_later ? Operation::sum : call_.operation,
+                 slots_.memory(round_) + offset, sum, rest, slice.elements, weight_, from);
 }
 
 void RoundSum::keep_first() {
@@ -290,7 +328,7 @@ void RoundSum::start_over(std::uint32_t first) {
   ready_ = 0;
   first_ = nullptr;
   for (std::uint32_t i = 0; i < first; ++i) {
-    if (is_absent(i)) continue;
+    if (is_skipped(i)) continue;
     if (parts_[i].dead) {
       make_absent(i);
     } else {

@@ -80,12 +80,18 @@ class RoundSum {
   }
   bool is_dead(std::uint32_t contributor) const { return parts_[contributor].dead; }
   bool is_absent(std::uint32_t contributor) const { return phase(contributor) == Phase::absent; }
+  // Its bytes count.
+  bool gives(std::uint32_t contributor) const {
+    return is_copy() ? lands_in_slot(contributor) : call_.gives(is_root(contributor));
+  }
   // The contributors whose contribution is not here. One that was refused for lack of room counts as here
   // until it is asked to send again.
   void name_absent(std::vector<std::uint32_t>& absent) const;
-  // The first that is not absent, from `contributor` on.
+  // Of a reduction: the sum goes past it.
+  bool is_skipped(std::uint32_t contributor) const { return is_absent(contributor) || !gives(contributor); }
+  // Of a reduction: the first that is not skipped, from `contributor` on.
   std::uint32_t present_from(std::uint32_t contributor) const {
-    while (contributor < parts_.size() && is_absent(contributor))
+    while (contributor < parts_.size() && is_skipped(contributor))
       ++contributor;
     return contributor;
   }
@@ -104,7 +110,7 @@ class RoundSum {
   bool is_starved() const { return starved_; }
   // Of its payload; and where that belongs in the slot, which has memory.
   std::size_t bytes_from(std::uint32_t contributor) const {
-    if (!is_copy()) return shape_.raw_bytes();
+    if (!is_copy()) return gives(contributor) ? shape_.raw_bytes() : 0;
     if (call_.has_root()) return is_root(contributor) ? shape_.raw_bytes() : 0;
     return given_.empty() ? 0 : given_[contributor].bytes;
   }
@@ -144,7 +150,7 @@ class RoundSum {
   bool release_lane(std::uint32_t contributor);
   // It is in the slot.
   void take_from_slot(std::uint32_t contributor);
-  // Of a copy: it gives nothing.
+  // It gives nothing.
   void take_nothing(std::uint32_t contributor);
   // Copies what would be added now into the budget, to be added later. False: there is no room, it was
   // refused.
@@ -179,7 +185,16 @@ class RoundSum {
   void count_ready();
   // Adds the contributions from `first` to the one before `end`: here two gradients become one.
   void combine(std::uint32_t first, std::uint32_t end);
-  void finish(std::span<const std::byte* const> inputs);
+  // The same, of a slice to which all give but its owner. `begun`: raw elements of the partition to begin
+  // with, from the contributor `lowest`; or null.
+  struct Slice {
+    std::uint32_t owner = kNobody;
+    std::size_t begin = 0;
+    std::size_t elements = 0;
+  };
+  void combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end);
+  // Of one that is added elsewhere: nobody gives to it.
+  bool add_nothing();
   // The first one alone, raw.
   void keep_first();
   // What was added before `first` is lost with the slot.
@@ -201,6 +216,7 @@ class RoundSum {
     std::size_t bytes = 0;
   };
   std::vector<Given> given_;
+  std::vector<Slice> slices_;  // of which owners add what they give themselves, if there are several
   std::vector<Part> parts_;
   Round round_;
   RoundCall call_;

@@ -39,11 +39,11 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
     if (state.arrival != Arrival::again) return Destination{};
     return Destination{Destination::Kind::memory, slots_.memory(header.round)};
   }
-  if (header.rendezvous) {
+  if (header.rendezvous && sum_.gives(contributor)) {
     state.arrival = Arrival::rendezvous;
     return Destination{};
   }
-  return place(contributor, bytes);
+  return place(contributor);
 }
 
 bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
@@ -150,21 +150,20 @@ bool SyncAggregator::has_slot() {
   return !starved_;
 }
 
-Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes) {
+Destination SyncAggregator::place(std::uint32_t contributor) {
   State& state = states_[contributor];
-  const bool is_copy = sum_.is_copy();
-  const bool to_slot = sum_.lands_in_slot(contributor);
-  if (bytes == 0 && is_copy && !to_slot) {
+  if (!sum_.gives(contributor)) {
     state.arrival = Arrival::empty;
     return Destination{};
   }
+  const bool to_slot = sum_.lands_in_slot(contributor);
   if (to_slot && has_slot()) {
     sum_.drop(contributor);
     state.arrival = Arrival::slot;
     slots_.pin_to_write(open_);
     return Destination{Destination::Kind::memory, sum_.place(contributor)};
   }
-  if (!is_copy && !to_slot && sum_.is_next(contributor) && has_slot() && can_add(contributor)) {
+  if (!sum_.is_copy() && !to_slot && sum_.is_next(contributor) && has_slot() && can_add(contributor)) {
     sum_.drop(contributor);
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
@@ -279,7 +278,7 @@ void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
   announced_ = 0;  // what was here of those whose lanes are lost is not here any more
   for (std::uint32_t i = 0; i < spoiled; ++i) {
     const State& state = states_[i];
-    if (state.dead) continue;
+    if (state.dead || sum_.is_skipped(i)) continue;
     if (terms_.has_left(i)) return fail_round(errors_.left(i, open_), actions);
     if (!state.awaiting) continue;
     sum_.refuse(i);

@@ -77,7 +77,7 @@ class SyncAggregator final : public Aggregator {
     slot,        // straight into the slot of its round
     lane,        // into the lane's buffer, to be added at once
     waiting,     // into its room in the budget
-    empty,       // of a broadcast, without payload
+    empty,       // of one that gives nothing
     rendezvous,  // without payload, to be asked for
     no_room,     // dropped, to be asked for
     duplicate,   // dropped, counted already
@@ -125,7 +125,7 @@ class SyncAggregator final : public Aggregator {
   bool is_announced();
   // Something that the open round needs was not there.
   bool waits() const { return starved_ || sum_.is_starved(); }
-  Destination place(std::uint32_t contributor, std::uint64_t bytes);
+  Destination place(std::uint32_t contributor);
   void end_again(std::uint32_t contributor, Actions& actions);
   void end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions);
   // Copies it into the budget, or refuses it.

@@ -127,7 +127,8 @@ class Bench {
   }
 
   Destination::Kind begin(std::uint32_t rank, const PushPull& header, float value) {
-    const bool gives = header.call.gives(header.call.root == contributors[rank].rank);
+    const RoundCall call = aggregator->shape().in_partition(header.call);
+    const bool gives = call.gives(call.root == contributors[rank].rank);
     return begin(rank, header, value, gives ? kElements * sizeof(float) : 0);
   }
 

@@ -342,15 +342,17 @@ BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_b
                               const bps_buffer* out, bps_reduce_op operation, int32_t root,
                               bps_handle** handle, bps_error* error);
 
-/* Starts to reduce `in` of all workers, of which each takes its part (bps_tensor_spec) into `out`: the same
- * bits that bps_push_pull would give it. `out` is memory of that part alone, or the place in `in` where the
- * part is. Both must stay valid, and `in` unchanged, until the operation is done: when this rank has its
- * part, and the others have what needs `in` of this rank. A worker that is lost ends it with BPS_PEER_LOST,
- * also where the job goes on without it. BPS_INVALID_ARGUMENT: the tensor has no parts, the memory is CUDA
- * memory, or the ranks of a host sum first (local-group). */
+/* Starts to reduce `in` of all workers, of which each takes its part (bps_tensor_spec) into `out`. Sums,
+ * averages and products of f32 and f64 are made in rank order, but for the rank whose part it is: that one
+ * comes last, because it adds its own elements itself. `exact_order` 1: in rank order, and all is sent, so
+ * the bits are those of bps_push_pull, as those of all other types are always. `out` is memory of that part
+ * alone, or the place in `in` where the part is. Both must stay valid, and `in` unchanged, until the
+ * operation is done: when this rank has its part, and the others have what needs `in` of this rank. A worker
+ * that is lost ends it with BPS_PEER_LOST, also where the job goes on without it. BPS_INVALID_ARGUMENT: the
+ * tensor has no parts, the memory is CUDA memory, or the ranks of a host sum first (local-group). */
 BPS_API bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_buffer* in,
-                                      const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
-                                      bps_error* error);
+                                      const bps_buffer* out, bps_reduce_op operation, int exact_order,
+                                      bps_handle** handle, bps_error* error);
 
 /* Starts to copy the parts of all workers (bps_tensor_spec), each in its `in`, into `out` of all workers.
  * `in` is memory of that part alone, or the place in `out` where the part is. Both must stay valid, and `in`

@@ -331,13 +331,16 @@ class Client {
   }
 
   // Starts to reduce `in` of all workers, of which each takes its part (TensorSpec::parts) into `out`.
-  Handle reduce_scatter(const Tensor& tensor, ConstBuffer in, Buffer out, Op op = Op::sum) {
+  // `exact_order`: with the bits of push_pull, see bps_reduce_scatter.
+  Handle reduce_scatter(const Tensor& tensor, ConstBuffer in, Buffer out, Op op = Op::sum,
+                        bool exact_order = false) {
     Status status;
-    Handle handle = reduce_scatter(tensor, in, out, op, status);
+    Handle handle = reduce_scatter(tensor, in, out, op, exact_order, status);
     detail::throw_if_failed(status);
     return handle;
   }
-  Handle reduce_scatter(const Tensor& tensor, ConstBuffer in, Buffer out, Op op, Status& status) {
+  Handle reduce_scatter(const Tensor& tensor, ConstBuffer in, Buffer out, Op op, bool exact_order,
+                        Status& status) {
     if (raw_ == nullptr) return status = detail::no_client(), Handle{};
     if (!in.fits(tensor)) return status = detail::wrong_type("in"), Handle{};
     if (!out.fits(tensor)) return status = detail::wrong_type("out"), Handle{};
@@ -345,8 +348,9 @@ class Client {
     const bps_buffer raw_out = out.raw_part(tensor);
     bps_handle* handle = nullptr;
     detail::Call call;
-    status = call.status(bps_reduce_scatter(raw_, tensor.id(), &raw_in, &raw_out,
-                                            static_cast<bps_reduce_op>(op), &handle, call.error()));
+    status =
+        call.status(bps_reduce_scatter(raw_, tensor.id(), &raw_in, &raw_out, static_cast<bps_reduce_op>(op),
+                                       exact_order ? 1 : 0, &handle, call.error()));
     return Handle(handle);
   }
 

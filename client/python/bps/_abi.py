@@ -155,7 +155,7 @@ FUNCTIONS: List[_Signature] = [
     ("bps_reduce", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int32, POINTER(c_void_p), _error]),
     ("bps_reduce_scatter", c_int,
-     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
+     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int, POINTER(c_void_p), _error]),
     ("bps_all_gather", c_int, [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_void_p), _error]),
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),

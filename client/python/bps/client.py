@@ -233,18 +233,20 @@ class Client:
                            ctypes.byref(given.c_buffer()), None if output is None else ctypes.byref(output.c_buffer()),
                            int(op), root)
 
-    def reduce_scatter(self, tensor: Tensor, source: Any, out: Any, op: Op = Op.AVERAGE) -> Handle:
+    def reduce_scatter(self, tensor: Tensor, source: Any, out: Any, op: Op = Op.AVERAGE,
+                       exact_order: bool = False) -> Handle:
         """Starts to reduce `source` of all workers, of which each takes its part (TensorSpec.parts) into `out`; returns at
         once. `out` has as many elements as the part: memory of its own, or the place in `source` where the part is.
 
         Both are arrays as those of push_pull, on the host. The handle is done when this rank has its part and no other
-        needs its `source`.
+        needs its `source`. exact_order: with the bits of push_pull also where floats depend on the order, and with more
+        traffic; see bps_reduce_scatter in bps.h.
         """
         self._check_op(op)
         given = self._checked(tensor, source, "source", writable=False)
         output = self._checked(tensor, out, "out", writable=True, is_part=True)
         return self._start(tensor, (given, output), _library.get().bps_reduce_scatter, ctypes.byref(given.c_buffer()),
-                           ctypes.byref(output.c_buffer()), int(op))
+                           ctypes.byref(output.c_buffer()), int(op), int(bool(exact_order)))
 
     def all_gather(self, tensor: Tensor, source: Any, out: Any) -> Handle:
         """Starts to copy the parts of all workers (TensorSpec.parts), each in its `source`, into `out` of all workers;

@@ -80,8 +80,16 @@ def exchanges():
     print("right")
 
 
+def summed(arrays):
+    total = arrays[0].copy()
+    for other in arrays[1:]:
+        total += other
+    return total
+
+
 def parts():
-    """reduce_scatter and all_gather, apart and in place, among other rounds, are NumPy's bit for bit."""
+    """reduce_scatter and all_gather, apart and in place, among other rounds, are NumPy's bit for bit: the owner of a part
+    comes last, or all in rank order."""
     with bps.Client() as client:
         rank, size = client.rank, client.world_size
         uneven = [7_001 * (other % 2) + 60_000 * (other == size - 1) + 3 for other in range(size)]  # some packed, some cut
@@ -94,18 +102,23 @@ def parts():
             assert tensor.part == counts[rank]
             for step in range(6):
                 given = [gradient(other, step, whole) for other in range(size)]
-                total = given[0].copy()
-                for other in given[1:]:
-                    total += other
+                total = summed(given)
+                is_exact = step % 3 == 0
+                expected = total.copy()
+                for owner in range(0 if is_exact else size):
+                    theirs = slice(int(starts[owner]), int(starts[owner + 1]))
+                    expected[theirs] = summed([*(given[r][theirs] for r in range(size) if r != owner), given[owner][theirs]])
                 mine = given[rank].copy()
                 out = mine[own] if step % 2 else numpy.zeros(counts[rank], "f4")
-                client.reduce_scatter(tensor, mine, out, bps.Op.SUM).wait()
-                assert out.tobytes() == total[own].tobytes(), (cut, step)
+                handle = client.reduce_scatter(tensor, mine, out, bps.Op.SUM, exact_order=is_exact)
+                handle.wait()
+                assert out.tobytes() == expected[own].tobytes(), (cut, step)
+                assert handle.ranks == (size if counts[rank] else 1), handle.ranks
                 gathered = numpy.full(whole, -1, "f4")
                 source = gathered[own] if step % 2 else out
                 source[:] = out
                 client.all_gather(tensor, source, gathered).wait()
-                assert gathered.tobytes() == total.tobytes(), (cut, step)
+                assert gathered.tobytes() == expected.tobytes(), (cut, step)
                 handle = client.push_pull(tensor, mine if step % 2 == 0 else given[rank], gathered, bps.Op.SUM)
                 handle.wait()
                 assert gathered.tobytes() == total.tobytes() and handle.ranks == size, (cut, step)

@@ -382,10 +382,10 @@ bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* i
 }
 
 bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_buffer* in,
-                              const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
-                              bps_error* error) {
+                              const bps_buffer* out, bps_reduce_op operation, int exact_order,
+                              bps_handle** handle, bps_error* error) {
   return start(client, tensor, handle, error, [&](Request& request) -> Status {
-    request.call = RoundCall::reduce_scatter(Operation::sum);
+    request.call = RoundCall::reduce_scatter(Operation::sum, exact_order != 0);
     if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
     if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     return read_operation(operation, request.call.operation);

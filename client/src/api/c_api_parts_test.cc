@@ -82,8 +82,8 @@ TEST_CASE("c api: each of two workers takes its part of a sum, and gives its par
         for (int rank = 0; rank < 2; ++rank) {
           const bps_buffer in = buffer(wholes[rank].data(), count);
           const bps_buffer out = buffer(part_of(rank), parts[rank].count);
-          REQUIRE(bps_reduce_scatter(clients[rank], tensor, &in, &out, BPS_SUM, &handles[rank], nullptr) ==
-                  BPS_OK);
+          REQUIRE(bps_reduce_scatter(clients[rank], tensor, &in, &out, BPS_SUM, round, &handles[rank],
+                                     nullptr) == BPS_OK);
         }
         for (int rank = 0; rank < 2; ++rank)
           end_well(handles[rank], parts[rank].count > 0 ? 2 : 1);
@@ -170,7 +170,7 @@ TEST_CASE("c api: buffers that are not the part, or overlap elsewhere, are refus
   bps_handle* handle = nullptr;
   Refusal why;
   const auto scatter_refused = [&](const bps_buffer& in, const bps_buffer& out) {
-    CHECK(bps_reduce_scatter(job.b, tensor, &in, &out, BPS_SUM, &handle, why) == BPS_INVALID_ARGUMENT);
+    CHECK(bps_reduce_scatter(job.b, tensor, &in, &out, BPS_SUM, 0, &handle, why) == BPS_INVALID_ARGUMENT);
     CHECK(handle == nullptr);
     return why.message();
   };
@@ -187,11 +187,11 @@ TEST_CASE("c api: buffers that are not the part, or overlap elsewhere, are refus
   CHECK_THAT(scatter_refused(all, wrong),
              Contains("its part begins at byte 24 of it, and is given at byte 20"));
   CHECK_THAT(gather_refused(wrong, all), Contains("given at byte 20"));
-  CHECK(bps_reduce_scatter(job.b, tensor, &all, &own, static_cast<bps_reduce_op>(9), &handle, why) ==
+  CHECK(bps_reduce_scatter(job.b, tensor, &all, &own, static_cast<bps_reduce_op>(9), 0, &handle, why) ==
         BPS_INVALID_ARGUMENT);
   CHECK(bps_all_gather(job.b, without, &own, &all, &handle, why) == BPS_INVALID_ARGUMENT);
   CHECK_THAT(why.message(), Contains("all_gather of tensor 'u': the tensor has no parts"));
-  CHECK(bps_reduce_scatter(job.b, without, &all, &all, BPS_SUM, &handle, why) == BPS_INVALID_ARGUMENT);
+  CHECK(bps_reduce_scatter(job.b, without, &all, &all, BPS_SUM, 0, &handle, why) == BPS_INVALID_ARGUMENT);
   CHECK_THAT(why.message(), Contains("reduce_scatter of tensor 'u': the tensor has no parts"));
 }
 

@@ -1,7 +1,11 @@
 #include "client/src/tensors/round_buffers.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
+#include <span>
+
+#include "proto/reduce/reduce.h"
 
 namespace bps {
 
@@ -9,7 +13,8 @@ RoundCall RoundBuffers::call_in(const Partition& partition) const {
   if (!request_.call.is_of_parts()) return request_.call;
   const std::size_t width = size_of(shape_.dtype);
   return request_.call.in_partition(
-      shape_.parts.only_owner(partitioner_.offset(partition.index) / width, partition.bytes / width));
+      shape_.parts.only_owner(partitioner_.offset(partition.index) / width, partition.bytes / width),
+      shape_.dtype);
 }
 
 RoundBuffers::Wanted RoundBuffers::own(const Partition& partition) const {
@@ -29,7 +34,8 @@ const std::byte* RoundBuffers::input(const Partition& partition) const {
     return own(partition).bytes == 0 ? nullptr : request_.in.bytes.data() + into_own(partition);
   }
   const std::byte* const source = request_.source().bytes.data();
-  const bool gives = request_.call.gives(request_.call.root == self_) && source != nullptr;
+  const RoundCall call = call_in(partition);
+  const bool gives = call.gives(call.root == self_) && source != nullptr;
   return gives ? source + partitioner_.offset(partition.index) : nullptr;
 }
 
@@ -51,11 +57,30 @@ std::byte* RoundBuffers::output(const Partition& partition) const {
 }
 
 bool RoundBuffers::in_place(const Partition& partition) const {
-  const std::byte* const from = input(partition);
   const std::byte* const to = output(partition);
-  if (from == nullptr || to == nullptr) return false;
+  if (to == nullptr) return false;
+  if (adds_own(partition)) return to == own_input(partition);
+  const std::byte* const from = input(partition);
+  if (from == nullptr) return false;
   const std::less<> before;
   return before(from, to + wanted(partition).bytes) && before(to, from + input_bytes(partition));
+}
+
+const std::byte* RoundBuffers::own_input(const Partition& partition) const {
+  return request_.in.bytes.data() + partitioner_.offset(partition.index) + own(partition).begin;
+}
+
+// With the arithmetic of the servers. The weight is this rank's alone if no other has given anything.
+void RoundBuffers::add_own(const Partition& partition, std::byte* to, const std::byte* answer,
+                           std::uint32_t weight) const {
+  const std::byte* const own_bytes = own_input(partition);
+  const std::size_t bytes = own(partition).bytes;
+  if (weight > 1) {
+    reduce::finish(shape_.dtype, request_.call.operation, to, nullptr, std::span(&own_bytes, 1),
+                   bytes / size_of(shape_.dtype), weight, answer);
+  } else if (to != own_bytes) {
+    std::memcpy(to, own_bytes, bytes);
+  }
 }
 
 }  // namespace bps

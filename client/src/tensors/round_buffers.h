@@ -32,6 +32,15 @@ class RoundBuffers {
     return call.takes(call.root == self_);
   }
 
+  // The answer lacks what this rank gives: it adds that.
+  bool adds_own(const Partition& partition) const {
+    return call_in(partition).owner_adds && own(partition).bytes > 0;
+  }
+  // Puts into `to`, which is the output or apart from all others, what the program wants of the answer whose
+  // wanted bytes are at `answer`, which may be `to`. `weight`: that of the answer.
+  void add_own(const Partition& partition, std::byte* to, const std::byte* answer,
+               std::uint32_t weight) const;
+
   // What this rank gives; null: nothing.
   const std::byte* input(const Partition& partition) const;
   std::size_t input_bytes(const Partition& partition) const;
@@ -44,7 +53,7 @@ class RoundBuffers {
   Wanted wanted(const Partition& partition) const;
   // Where they belong; null: nowhere.
   std::byte* output(const Partition& partition) const;
-  // They belong where the contribution lies, or a part of it.
+  // They belong where the contribution lies, or a part of it, or what is to be added.
   bool in_place(const Partition& partition) const;
 
   // This rank gives what belongs into its output, and takes no answer with it.
@@ -57,6 +66,8 @@ class RoundBuffers {
   }
 
  private:
+  // In a reduce_scatter: this rank's part of what it is given.
+  const std::byte* own_input(const Partition& partition) const;
   // This rank's part in the partition.
   Wanted own(const Partition& partition) const;
   // From the beginning of this rank's part to its bytes in the partition, if it has some.

@@ -130,7 +130,7 @@ std::byte* TensorState::receive(Partition& partition) {
     }
   } else if (!to_library && buffers_.output(partition) == nullptr) {
     return nullptr;
-  } else if (!to_library && wants_all(partition) && (partition.holds == 0 || !buffers_.in_place(partition))) {
+  } else if (!to_library && may_land(partition)) {
     return buffers_.output(partition);
   } else {
     partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
@@ -149,6 +149,12 @@ Error TensorState::no_memory() const {
 void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   partition.receiving = false;
   if (partition.state == State::failed) return;
+  const bool has_landed =
+      partition.state != State::lent && !partition.in_library && partition.detour == nullptr;
+  if (has_landed && buffers_.adds_own(partition)) {
+    std::byte* const out = buffers_.output(partition);
+    buffers_.add_own(partition, out, out, weight);
+  }
   if (partition.state != State::lent) partition.spent = std::move(partition.lent);
   if (is_async() && partition.in_library) partition.upper = !partition.upper;
   if (is_async() && request_.is_broadcast()) ++partition.broadcasts;
@@ -182,8 +188,8 @@ void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_
 }
 
 bool TensorState::needs_spare(const Partition& partition) const {
-  return partition.state == State::lent && rules_.retain && !is_owner(partition) &&
-         buffers_.in_place(partition);
+  return partition.state == State::lent && !is_owner(partition) && buffers_.in_place(partition) &&
+         (rules_.retain || buffers_.adds_own(partition));
 }
 
 bool TensorState::fetch(Partition& partition, std::byte* spare) {
@@ -205,7 +211,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
     // whole.
     std::byte* const first = needs_spare(partition) ? spare : out;
-    std::memcpy(first, partition.lent.bytes().data() + wanted.begin, wanted.bytes);
+    put(partition, first, partition.lent.bytes().data() + wanted.begin, partition.weight);
     if (!partition.lent.intact()) {
       if (first == out && buffers_.in_place(partition))
         on_failed(partition, round_, overwritten("its server"));
@@ -309,8 +315,7 @@ bool TensorState::settle(Partition& partition) {
 void TensorState::store(Partition& partition) {
   const std::byte* const answer = partition.in_library ? memory_.home(partition) : partition.detour.get();
   if (std::byte* const out = buffers_.output(partition); out != nullptr && answer != nullptr) {
-    const RoundBuffers::Wanted wanted = buffers_.wanted(partition);
-    std::memcpy(out, answer + wanted.begin, wanted.bytes);
+    put(partition, out, answer + buffers_.wanted(partition).begin, partition.weight);
   }
   if (buffers_.has_own(partition)) {
     std::byte* const out = buffers_.own_output(partition);
@@ -320,6 +325,13 @@ void TensorState::store(Partition& partition) {
   if (partition.detour == nullptr || !(request_.view || keeps(partition))) return;
   std::memcpy(memory_.home(partition), partition.detour.get(), partition.bytes);
   if (keeps(partition)) partition.kept = Kept::library;
+}
+
+// What the program wants, of an answer whose wanted bytes are at `answer`.
+void TensorState::put(const Partition& partition, std::byte* to, const std::byte* answer,
+                      std::uint32_t weight) const {
+  if (buffers_.adds_own(partition)) return buffers_.add_own(partition, to, answer, weight);
+  std::memcpy(to, answer, buffers_.wanted(partition).bytes);
 }
 
 TensorState::Ended TensorState::end() {

@@ -240,10 +240,13 @@ class TensorState {
   bool in_library(const Partition& partition) const {
     return request_.view || keeps(partition) || (rules_.retain && buffers_.in_place(partition));
   }
-  // The program wants all of the answer.
-  bool wants_all(const Partition& partition) const {
-    return buffers_.wanted(partition).bytes == partition.bytes;
+  // The answer may come straight into the program's memory: all of it is wanted, and nothing there is needed.
+  bool may_land(const Partition& partition) const {
+    const bool is_all = buffers_.wanted(partition).bytes == partition.bytes;
+    if (!is_all || !buffers_.in_place(partition)) return is_all;
+    return partition.holds == 0 && !buffers_.adds_own(partition);
   }
+  void put(const Partition& partition, std::byte* to, const std::byte* answer, std::uint32_t weight) const;
   void store(Partition& partition);
   void note_over(Partition& partition, bool told_failed);
   Error no_memory() const;

@@ -280,6 +280,9 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.epoch = Epoch{fields.epoch()};
   out.generation = Generation{fields.generation()};
   out.call = check.call(fields);
+  out.call.exact_order = fields.exact_order();
+  if (out.call.kind != RoundKind::reduce_scatter)
+    check.range("exact_order", fields.exact_order() ? 1u : 0u, 0, 0);
   out.dtype = check.known<DType>("dtype", fields.dtype(), kDTypeCount);
   out.count = check.range("count", fields.count(), 0, kMaxTensorElements);
   out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);

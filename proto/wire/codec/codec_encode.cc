@@ -187,7 +187,7 @@ Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
       m.job_run.value, m.round.value, m.count, m.partition.value, m.epoch.value, m.generation.value,
       m.call.root.value, m.weight, static_cast<std::uint8_t>(m.call.kind),
       static_cast<std::uint8_t>(m.call.operation), static_cast<std::uint8_t>(m.dtype),
-      static_cast<std::uint8_t>(m.codec), m.rendezvous);
+      static_cast<std::uint8_t>(m.codec), m.rendezvous, m.call.exact_order);
   return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error));
 }
 

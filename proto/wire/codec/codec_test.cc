@@ -302,6 +302,9 @@ TEST_CASE("a call has only what its kind has: equal calls are equal bytes") {
   odd.root = Rank{3};
   CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.root is 3"));
   odd = Operation::max;
+  odd.exact_order = true;
+  CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.exact_order is 1"));
+  odd = Operation::max;
   odd.root = Rank{3};
   CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.root is 3"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.call = odd}}}), Catch::Contains("LocalNews.root is 3"));
