@@ -68,7 +68,7 @@ Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor
   }
   const Parts parts(tensor.parts);
   for (const PartitionSlice& slice : tensor.partitions) {
-    if (parts && !parts.cover(slice.begin, slice.elements)) {
+    if (parts && !parts.cover(slice.begin, slice.elements, kMaxWorldSize)) {
       return make_error(ErrorCode::protocol, fmt::format("partition {} of '{}' is beyond its parts",
                                                          slice.partition.value, tensor.name));
     }

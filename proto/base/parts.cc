@@ -41,10 +41,11 @@ std::uint64_t Parts::begin(Rank rank) const {
 
 std::uint64_t Parts::elements(Rank rank) const { return even_ ? *even_ : (*ends_)[rank.value] - begin(rank); }
 
-bool Parts::cover(std::uint64_t begin, std::uint64_t elements) const {
+bool Parts::cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ranks) const {
   const std::uint64_t end = begin + elements;
   if (end < begin) return false;
-  return even_ ? *even_ > 0 || end == 0 : ends_ != nullptr && end <= ends_->back();
+  if (even_) return end == 0 || (*even_ > 0 && (end - 1) / *even_ < ranks);
+  return ends_ != nullptr && ends_->size() <= ranks && end <= ends_->back();
 }
 
 Rank Parts::owner_of(std::uint64_t element) const {

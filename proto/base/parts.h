@@ -33,13 +33,11 @@ class Parts {
   static bool fit(const std::vector<std::uint64_t>& counts, std::uint64_t ranks, std::uint64_t elements);
 
   explicit operator bool() const { return even_.has_value() || ends_ != nullptr; }
-  // Of all parts, if they are equal.
-  const std::optional<std::uint64_t>& even() const { return even_; }
   std::uint64_t begin(Rank rank) const;
   std::uint64_t elements(Rank rank) const;
 
-  // The tensor has these elements. To be asked before owners() if it is not known.
-  bool cover(std::uint64_t begin, std::uint64_t elements) const;
+  // So many ranks have these elements. To be asked before owners() if it is not known.
+  bool cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ranks) const;
   // Whose the elements from `begin` on are: no slice is empty.
   std::vector<Slice> owners(std::uint64_t begin, std::uint64_t elements) const;
   // The same if they are all of one rank.

@@ -61,12 +61,15 @@ TEST_CASE("parts: whose is which element") {
 }
 
 TEST_CASE("parts: what is beyond them is told before it is looked up") {
-  CHECK(Parts({4}).cover(100, 8));
-  CHECK_FALSE(Parts({0}).cover(0, 1));
-  CHECK(Parts({0}).cover(0, 0));
-  CHECK(Parts({2, 3}).cover(1, 4));
-  CHECK_FALSE(Parts({2, 3}).cover(1, 5));
-  CHECK_FALSE(Parts({2, 3}).cover(kMost, 2));
+  CHECK(Parts({4}).cover(100, 8, 27));
+  CHECK_FALSE(Parts({4}).cover(100, 8, 26));
+  CHECK_FALSE(Parts({1}).cover(std::uint64_t{1} << 33, 1, 4096));
+  CHECK_FALSE(Parts({0}).cover(0, 1, 4096));
+  CHECK(Parts({0}).cover(0, 0, 4096));
+  CHECK(Parts({2, 3}).cover(1, 4, 2));
+  CHECK_FALSE(Parts({2, 3}).cover(1, 5, 2));
+  CHECK_FALSE(Parts({2, 3}).cover(1, 4, 1));
+  CHECK_FALSE(Parts({2, 3}).cover(kMost, 2, 2));
 }
 
 }  // namespace bps

@@ -71,14 +71,16 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
                                        std::uint64_t& partitions, Batch& batch) {
   if (Status status = check_parts(declaration, catalog_.world_size()); !status)
     return {std::nullopt, status.error()};
-  const std::uint64_t count = catalog_.partitions_of(declaration);
+  // Parts count as partitions do: both are in one message to a server.
+  const std::uint64_t count = catalog_.partitions_of(declaration) + declaration.parts.size();
   if (partitions + count > kMaxPartitionsPerDeclare) {
     return {std::nullopt,
-            make_error(ErrorCode::invalid_argument,
-                       fmt::format("tensor '{}' brings the declaration to more than {} partitions of {}",
-                                   declaration.name, kMaxPartitionsPerDeclare,
-                                   rounded(ByteSize{catalog_.partition_bytes()})),
-                       "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
+            make_error(
+                ErrorCode::invalid_argument,
+                fmt::format("tensor '{}' brings the declaration to more than {} partitions of {}, and parts",
+                            declaration.name, kMaxPartitionsPerDeclare,
+                            rounded(ByteSize{catalog_.partition_bytes()})),
+                "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
   }
   partitions += count;
   if (const auto known = catalog_.find(declaration.name, rank)) {

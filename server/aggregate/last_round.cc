@@ -55,13 +55,12 @@ void LastRound::recall(const RoundCall& call, Round round) {
   call_ = shape_.in_partition(call);
   root_ = find_root(contributors_, call_);
   count();
+  if (call_.is_broadcast() && root_ != kNobody) weight_ = contributors_[root_].weight;
   if (unstored_ == 0) return;
   if (!call_.is_broadcast()) {
     error_ = errors_.nobody_has(round);
   } else if (root_ == kNobody || parts_[root_].over) {
     error_ = without_root(round);
-  } else {
-    weight_ = contributors_[root_].weight;
   }
 }
 

@@ -54,7 +54,7 @@ class LastRound {
 
   const Error& error() const { return error_; }
   bool has_failed() const { return error_.code != ErrorCode::ok; }
-  std::uint32_t weight() const { return weight_; }
+  std::uint32_t weight() const { return weight_; }  // 0: of a sum that was complete elsewhere
   bool is_unknown() const { return unknown_; }
   // Contributors send their frames again to be answered, after the partition has moved.
   bool is_confirmed() const { return unknown_ || call_.is_confirmed(); }

@@ -158,13 +158,20 @@ TEST_CASE("part rounds: a slice that is still arriving when its round fails harm
   CHECK(bench.said() == "2 failed 0");
   bench.gather(1, 0, 0);
   CHECK(bench.said() == "1 failed 0");
-  for (const std::uint32_t rank : {1, 2})
-    bench.gather(rank, 1, 11);
-  // Rank 0 writes into the slot of round 0 until now.
+  // The next one, too, so that the slot's turn comes again while rank 0 writes into it.
+  bench.begin(2, bench.header(2, 1, kGather), 1, 4);
+  bench.end(2);
+  CHECK(bench.said() == "2 failed 1");
+  bench.begin_slice(2, 2, 12);
+  CHECK(bench.places[2].kind == Destination::Kind::memory);
+  CHECK((bench.places[2].memory < bench.places[0].memory ||
+         bench.places[2].memory >= bench.places[0].memory + 5 * sizeof(float)));
+  bench.end_slice(2);
+  bench.gather(1, 2, 0);
   bench.end_slice(0);
   CHECK(bench.said() == "0 failed 0");
-  bench.gather(0, 1, 10);
-  bench.check_answers(1, 10, 11);
+  bench.gather(0, 2, 10);
+  bench.check_answers(2, 10, 12);
   bench.unpin_all();
 }
 

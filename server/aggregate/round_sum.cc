@@ -18,13 +18,10 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
       is_wide_(accumulator_bytes(shape.dtype, shape.elements, Mode::sync) > 0),
       claim_(memory.accumulators, memory.owner, accumulator_bytes(shape.dtype, shape.elements, Mode::sync)),
       parts_(contributors.size()) {
-  if (shape.owners.size() > 1) given_.resize(contributors.size());
   for (const Parts::Slice& slice : shape.owners) {
     const std::uint32_t owner = find_contributor(contributors, slice.rank);
-    const std::size_t width = size_of(shape.dtype);
-    if (given_.empty()) continue;
-    if (owner != kNobody) given_[owner] = {slice.begin * width, slice.elements * width};
-    slices_.push_back({owner, slice.begin, slice.elements});
+    // Without one of them no round completes in which slices matter.
+    if (shape.owners.size() > 1 && owner != kNobody) slices_.push_back({owner, slice.begin, slice.elements});
   }
   close();
 }
@@ -50,7 +47,8 @@ void RoundSum::close() {
   ready_ = 0;
   hurry_ = false;
   starved_ = false;
-  has_waiting_ = has_refused_ = false;
+  waiting_begin_ = waiting_end_ = 0;
+  has_refused_ = false;
   first_ = nullptr;
   claim_.give_back();
 }
@@ -95,7 +93,7 @@ std::byte* RoundSum::make_room(std::uint32_t contributor) {
 void RoundSum::take_lent(std::uint32_t contributor, LentPayload&& payload) {
   parts_[contributor].phase = Phase::whole;
   parts_[contributor].held = std::move(payload);
-  has_waiting_ = true;
+  note_waiting(contributor);
 }
 
 void RoundSum::take_from_lane(std::uint32_t contributor, const std::byte* lane_buffer) {
@@ -131,7 +129,7 @@ bool RoundSum::set_aside(std::uint32_t contributor, const std::byte* bytes) {
   ready_ = std::min(ready_, contributor);
   std::byte* const room = make_room(contributor);
   parts_[contributor].phase = room != nullptr ? Phase::whole : Phase::not_ready;
-  has_waiting_ = true;
+  note_waiting(contributor);
   if (room != nullptr) std::memcpy(room, bytes, bytes_from(contributor));
   return room != nullptr;
 }
@@ -193,8 +191,8 @@ bool RoundSum::add_nothing() {
 
 // They were lent, or had to wait because the slot was still being read.
 RoundSum::Progress RoundSum::add_waiting_copies() {
-  if (!has_waiting_ || slots_.is_taken(round_)) return {};
-  for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+  if (slots_.is_taken(round_)) return {};
+  for (std::uint32_t i = waiting_begin_; i < waiting_end_; ++i) {
     if (parts_[i].phase != Phase::whole) continue;
     if (!is_withdrawn(i)) {
       if (slots_.memory(round_) == nullptr) return {.no_slot = true};
@@ -207,7 +205,7 @@ RoundSum::Progress RoundSum::add_waiting_copies() {
       take_from_slot(i);
     }
   }
-  has_waiting_ = false;
+  waiting_begin_ = waiting_end_ = 0;
   return {};
 }
 

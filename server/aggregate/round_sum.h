@@ -21,6 +21,7 @@
 // Owner: a SyncAggregator, which decides what arrives where, asks again, and answers. Lives on: shard loop.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -112,14 +113,16 @@ class RoundSum {
   std::size_t bytes_from(std::uint32_t contributor) const {
     if (!is_copy()) return gives(contributor) ? shape_.raw_bytes() : 0;
     if (call_.has_root()) return is_root(contributor) ? shape_.raw_bytes() : 0;
-    return given_.empty() ? 0 : given_[contributor].bytes;
+    const Slice* const slice = slice_of(contributor);
+    return slice == nullptr ? 0 : slice->elements * size_of(shape_.dtype);
   }
   std::byte* place(std::uint32_t contributor) const {
-    const bool is_slice = is_copy() && !call_.has_root() && !given_.empty();
-    return slots_.memory(round_) + (is_slice ? given_[contributor].offset : 0);
+    const Slice* const slice = is_copy() && !call_.has_root() ? slice_of(contributor) : nullptr;
+    return slots_.memory(round_) + (slice == nullptr ? 0 : slice->begin * size_of(shape_.dtype));
   }
-  // Of a copy: one that gives was refused in this round.
+  // Of a copy: some that give were refused, and nobody has looked whether they can be asked.
   bool has_refused() const { return has_refused_; }
+  void forget_refused() { has_refused_ = false; }
   // Something is in the slot.
   bool has_begun() const { return added_ > 0; }
   // All that are not absent, and at least one.
@@ -141,7 +144,7 @@ class RoundSum {
   // It is in its room, whole.
   void take_from_room(std::uint32_t contributor) {
     parts_[contributor].phase = Phase::whole;
-    has_waiting_ = true;
+    note_waiting(contributor);
   }
   void take_lent(std::uint32_t contributor, LentPayload&& payload);
   // It is in the lane's buffer until release_lane(), to be added meanwhile. Then true: it was not, because
@@ -168,6 +171,23 @@ class RoundSum {
   Progress add(bool announced);
 
  private:
+  // Of one contributor, in elements.
+  struct Slice {
+    std::uint32_t owner = kNobody;
+    std::size_t begin = 0;
+    std::size_t elements = 0;
+  };
+  const Slice* slice_of(std::uint32_t contributor) const {
+    const auto found =
+        std::lower_bound(slices_.begin(), slices_.end(), contributor,
+                         [](const Slice& s, std::uint32_t wanted) { return s.owner < wanted; });
+    return found == slices_.end() || found->owner != contributor ? nullptr : &*found;
+  }
+  void note_waiting(std::uint32_t contributor) {
+    waiting_begin_ = waiting_end_ == 0 ? contributor : std::min(waiting_begin_, contributor);
+    waiting_end_ = std::max(waiting_end_, contributor + 1);
+  }
+
   struct Part {
     std::variant<std::monostate, BufferPool::Buffer, LentPayload> held;  // a buffer is of the budget
     Phase phase = Phase::none;
@@ -187,11 +207,6 @@ class RoundSum {
   void combine(std::uint32_t first, std::uint32_t end);
   // The same, of a slice to which all give but its owner. `begun`: raw elements of the partition to begin
   // with, from the contributor `lowest`; or null.
-  struct Slice {
-    std::uint32_t owner = kNobody;
-    std::size_t begin = 0;
-    std::size_t elements = 0;
-  };
   void combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end);
   // Of one that is added elsewhere: nobody gives to it.
   bool add_nothing();
@@ -210,21 +225,15 @@ class RoundSum {
   RoundSlots& slots_;
   const bool is_wide_;
   AccumulatorPool::Claim claim_;
-  // What of an all_gather is whose, by contributor; empty: all of it is one's.
-  struct Given {
-    std::size_t offset = 0;
-    std::size_t bytes = 0;
-  };
-  std::vector<Given> given_;
-  std::vector<Slice> slices_;  // of which owners add what they give themselves, if there are several
+  std::vector<Slice> slices_;  // of each owner, in order; empty: there are not several
   std::vector<Part> parts_;
   Round round_;
   RoundCall call_;
   std::uint32_t root_ = kNobody;
   std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;
-  // Of a copy, since add() has looked: one waits; and in this round: one was refused.
-  bool has_waiting_ = false;
+  // Of a copy: those that may wait, since add() has looked; and some were refused.
+  std::uint32_t waiting_begin_ = 0, waiting_end_ = 0;
   bool has_refused_ = false;
   bool hurry_ = false;  // one of those between should be added soon
   bool starved_ = false;

@@ -294,6 +294,7 @@ void SyncAggregator::recall(Actions& actions) {
   // What belongs into the slot needs no budget once the slot is free.
   if (sum_.is_copy()) {
     const bool may_ask = sum_.has_refused() && may_have_slot();
+    if (may_ask) sum_.forget_refused();
     for (std::uint32_t i = 0; may_ask && i < count; ++i)
       if (sum_.lands_in_slot(i) && is_to_be_asked(i)) ask(i, actions);
     return;
@@ -377,7 +378,7 @@ void SyncAggregator::reply(std::uint32_t contributor, Round round, LastRound::Re
     return emit(actions, Action::Kind::failed, contributor, round, last_.error());
   emit(actions, Action::Kind::answer, contributor, round);
   Action& action = actions.back();
-  action.weight = reply == LastRound::Reply::end ? contributors_[contributor].weight : last_.weight();
+  action.weight = last_.weight();
   if (reply == LastRound::Reply::end || shape_.raw_bytes() == 0) return;
   slots_.pin(round);
   attach(action, slots_.buffer(round), slots_.aggregate(round), RoundSlots::number_of(round));

@@ -13,10 +13,10 @@
 // one. A worker sends t only after its part in t - 1 is over, so when all have begun to send t nobody needs
 // t - 1 any more, and its memory goes back to the pool as soon as no connection reads it (pins): the second
 // slot is there only while some are ahead of others. If there is no memory for it, round t waits until all
-// have begun to send it: everyone can, because that needs nothing here, and then the other slot is free. Only
-// the first contributor is received straight into the slot; the one that is next in order goes through its
-// lane's buffer, if it can be added at once; the others wait in the budget, and what finds no room there is
-// refused (`not_ready`) and asked for again in its turn.
+// have begun to send it: everyone can, because that needs nothing here, and then the other slot is free. Of a
+// sum only the first contributor is received straight into the slot; the one that is next in order goes
+// through its lane's buffer, if it can be added at once; the others wait in the budget, and what finds no
+// room there is refused (`not_ready`) and asked for again in its turn.
 //
 // A round that cannot complete (wrong length, the root is lost) fails for all: its error takes the place of
 // the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left,

@@ -131,7 +131,7 @@ std::vector<std::string> ShrunkAnswers::differences() const {
   for (const auto& [key, ranks] : seen_) {
     const RoundCall how = round_plan(job_, key.first, key.second);
     if (how.has_root() && is_lost(how.root)) continue;
-    if (how.is_of_parts() && !lost_.empty()) continue;
+    if (how.kind == RoundKind::all_gather && !lost_.empty()) continue;
     const Seen* first = nullptr;
     for (const auto& [rank, seen] : ranks) {
       if (is_lost(Rank{rank})) continue;

@@ -335,9 +335,10 @@ BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bp
 /* Starts to reduce `in` of all workers into `out` of the root: the same bits that bps_push_pull would give
  * it. `out` is ignored elsewhere and may be NULL there. `in` and `out` as of bps_push_pull; the operation is
  * done when the root has the result. A root that is lost ends it with BPS_PEER_LOST on all others, also if
- * its process ends without bps_close right after its own operation was done. A sum or product whose parts
- * hold different numbers of ranks, because one was lost, fails at the root only. BPS_INVALID_ARGUMENT: the
- * tensor is asynchronous, the memory is CUDA memory, or the ranks of a host sum first (local-group). */
+ * its process ends without bps_close right after its own operation was done. A sum or product whose
+ * partitions hold different numbers of ranks, because one was lost, fails on all, but perhaps not on those
+ * that only give if a server was lost as well. BPS_INVALID_ARGUMENT: the tensor is asynchronous, the memory
+ * is CUDA memory, or the ranks of a host sum first (local-group). */
 BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                               const bps_buffer* out, bps_reduce_op operation, int32_t root,
                               bps_handle** handle, bps_error* error);
@@ -347,17 +348,18 @@ BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_b
  * comes last, because it adds its own elements itself. `exact_order` 1: in rank order, and all is sent, so
  * the bits are those of bps_push_pull, as those of all other types are always. `out` is memory of that part
  * alone, or the place in `in` where the part is. Both must stay valid, and `in` unchanged, until the
- * operation is done: when this rank has its part, and the others have what needs `in` of this rank. A worker
- * that is lost ends it with BPS_PEER_LOST, also where the job goes on without it. BPS_INVALID_ARGUMENT: the
- * tensor has no parts, the memory is CUDA memory, or the ranks of a host sum first (local-group). */
+ * operation is done: when this rank has its part, and nobody needs its `in` any more. A worker that is lost
+ * before its part is over ends it on all others with BPS_PEER_LOST, also where the job goes on without it.
+ * Otherwise a loss means what it means for bps_reduce. BPS_INVALID_ARGUMENT: the tensor has no parts, the
+ * memory is CUDA memory, or the ranks of a host sum first (local-group). */
 BPS_API bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                                       const bps_buffer* out, bps_reduce_op operation, int exact_order,
                                       bps_handle** handle, bps_error* error);
 
 /* Starts to copy the parts of all workers (bps_tensor_spec), each in its `in`, into `out` of all workers.
  * `in` is memory of that part alone, or the place in `out` where the part is. Both must stay valid, and `in`
- * unchanged, until the operation is done: when `out` is whole here, and all others have this rank's part. If
- * it fails, `out` may be half written. Otherwise as bps_reduce_scatter. */
+ * unchanged, until the operation is done: when `out` is whole here, and nobody needs `in` any more. If it
+ * fails, `out` may be half written. Otherwise as bps_reduce_scatter. */
 BPS_API bps_status bps_all_gather(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                                   const bps_buffer* out, bps_handle** handle, bps_error* error);
 

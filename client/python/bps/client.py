@@ -253,8 +253,8 @@ class Client:
         returns at once. `source` has as many elements as the part: memory of its own, or the place in `out` where the part
         is.
 
-        Both are arrays as those of push_pull, on the host. The handle is done when `out` is whole and all others have this
-        rank's part.
+        Both are arrays as those of push_pull, on the host. The handle is done when `out` is whole and nobody needs
+        `source` any more.
         """
         given = self._checked(tensor, source, "source", writable=False, is_part=True)
         output = self._checked(tensor, out, "out", writable=True)

@@ -97,7 +97,7 @@ Status GroupPlane::add(TensorState& tensor) {
   if (!is_leader()) return {};
   const std::vector<Partition>& partitions = tensor.partitions();
   return leader_->add({tensor.id(), tensor.shape().name, partitions.front().priority, partitions.front().id,
-                       static_cast<std::uint32_t>(partitions.size()), partitions.front().bytes,
+                       static_cast<std::uint32_t>(partitions.size()), tensor.usual_bytes(),
                        partitions.back().bytes});
 }
 

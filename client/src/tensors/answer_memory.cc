@@ -8,7 +8,7 @@
 
 namespace bps {
 
-// Its own partitions, one after another; all but the tensor's last are equally long.
+// Its own partitions, each in a place for the largest.
 std::uint64_t AnswerMemory::share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
                                         std::uint32_t rank) {
   std::uint64_t largest = 0, bytes = 0;
@@ -26,7 +26,10 @@ void AnswerMemory::join(Share share) {
   has_joined_ = true;
   if (library_ == nullptr) return;
   BPS_ASSERT(share_.size == 1);
-  std::memcpy(share_.answers, library_.get(), bytes_);
+  for (std::uint64_t i = 0; i < partitioner_.count(); ++i) {
+    std::memcpy(share_.answers + i * partitioner_.largest(), library_.get() + partitioner_.offset(i),
+                partitioner_.bytes_of(i));
+  }
   former_library_ = std::move(library_);
 }
 

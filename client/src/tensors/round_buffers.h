@@ -24,8 +24,6 @@ class RoundBuffers {
 
   // The call, as it is in the partition.
   RoundCall call_in(const Partition& partition) const;
-  // This rank is the root of the call there.
-  bool is_root(const Partition& partition) const { return call_in(partition).root == self_; }
   // The answer has the partition's bytes; else none.
   bool takes(const Partition& partition) const {
     const RoundCall call = call_in(partition);

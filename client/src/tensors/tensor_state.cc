@@ -167,7 +167,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   partition.state = State::answered;
   partition.weight = weight;
   const bool is_for_others = !takes(partition) || buffers_.wanted(partition).bytes == 0;
-  if (request_.call.is_of_parts() && is_for_others) return tally_.on_end();
+  if (!is_async() && is_for_others) return tally_.on_end(weight);
   tally_.on_answer(weight);
 }
 
@@ -338,7 +338,7 @@ TensorState::Ended TensorState::end() {
   BPS_ASSERT(under_way_ && tally_.is_settled());
   check_weights();
   Ended ended{std::move(request_.done),
-              error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(tally_.lightest())};
+              error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(tally_.weight())};
   kept_.give_back_loans();
   for (Partition& partition : partitions_)
     partition.spent.reset();
@@ -359,14 +359,11 @@ void TensorState::check_weights() {
   if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
   error_ = make_error(ErrorCode::peer_lost,
                       "round " + std::to_string(round_.value) + " of " + shape_.name +
-                          ": a worker was lost meanwhile, and parts of the " +
+                          ": a worker was lost meanwhile, and partitions of the " +
                           std::string(name_of(operation)) + " hold " + std::to_string(tally_.heaviest()) +
                           " ranks, others " + std::to_string(tally_.lightest()),
-                      request_.call.kind != RoundKind::push_pull
-                          ? "the other ranks go on: use average, or allow it with unequal-sums "
-                            "(BPS_UNEQUAL_SUMS=1)"
-                          : "push the round once more from the inputs, use average, or allow it with "
-                            "unequal-sums (BPS_UNEQUAL_SUMS=1)");
+                      "push the round once more from the inputs, use average, or allow it with unequal-sums "
+                      "(BPS_UNEQUAL_SUMS=1)");
 }
 
 void TensorState::make_view() {

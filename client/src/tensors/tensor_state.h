@@ -32,9 +32,10 @@
 // it owns all.
 //
 // Pure. Owner: TensorSet. Lives on: client loop. Limits: see AnswerMemory and KeptAnswers; nothing is
-// allocated per partition and round, but for the rare detour.
+// allocated per partition and round with `retain`, but for the rare detour.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -87,6 +88,12 @@ class TensorState {
   std::vector<Partition>& partitions() { return partitions_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
 
+  // Of a partition but the last, on average: those of a tensor with parts may differ.
+  std::uint64_t usual_bytes() const {
+    const std::size_t count = std::max<std::size_t>(partitions_.size() - 1, 1);
+    return partitioner_.offset(partitions_.size() - 1) / count;
+  }
+
   bool under_way() const { return under_way_; }
   // Operations of the client are numbered as they begin; of the one under way, and when it began.
   void set_begun(std::uint64_t number, TimePoint when) {
@@ -130,8 +137,7 @@ class TensorState {
 
   Verdict judge(const Partition& partition, Round round, std::uint64_t payload_bytes) const;
   // Of a wanted answer, of a partition that is not queued (any more): where its payload goes, nullptr is
-  // nowhere. Allocates in one rare case: in place, without `retain`, while a connection still holds the
-  // contribution.
+  // nowhere. Without `retain` it allocates if the answer may not come straight there: see may_land().
   std::byte* receive(Partition& partition);
   void on_answer(Partition& partition, std::uint32_t weight);
   // Before the one or the other, of an async tensor: what the answer holds.
