@@ -1,6 +1,7 @@
 #include "proto/base/partitioner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace bps {
@@ -33,18 +34,30 @@ Partitioner::Partitioner(std::uint64_t elements, DType dtype, std::uint64_t part
 
 void Partitioner::cut_unequal(const std::vector<std::uint64_t>& parts, std::uint64_t width) {
   std::vector<std::uint64_t> starts{0};
+  std::vector<std::uint64_t> depths{0};  // in the parts in which they begin
   std::uint64_t end = 0;
   for (const std::uint64_t elements : parts) {
     const std::uint64_t part = elements * width;
-    if (end - starts.back() + part > slice_ && end > starts.back()) starts.push_back(end);
+    if (end - starts.back() + part > slice_ && end > starts.back()) {
+      starts.push_back(end);
+      depths.push_back(0);
+    }
+    const std::uint64_t begin = end;
     end += part;
-    while (end - starts.back() > slice_)
+    while (end - starts.back() > slice_) {
       starts.push_back(starts.back() + slice_);
+      depths.push_back(starts.back() - begin);
+    }
   }
   count_ = starts.size();
   starts.push_back(end);
   for (std::size_t i = 0; i < count_; ++i)
     largest_ = std::max(largest_, starts[i + 1] - starts[i]);
+  std::vector<std::uint64_t> order(count_);
+  std::iota(order.begin(), order.end(), std::uint64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint64_t a, std::uint64_t b) { return depths[a] < depths[b]; });
+  order_ = std::make_shared<const std::vector<std::uint64_t>>(std::move(order));
   starts_ = std::make_shared<const std::vector<std::uint64_t>>(std::move(starts));
 }
 

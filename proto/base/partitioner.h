@@ -33,6 +33,13 @@ class Partitioner {
     return index / each_ * stretch_ + index % each_ * slice_;
   }
   std::uint64_t bytes_of(std::uint64_t index) const { return offset(index + 1) - offset(index); }
+  // Which partition to send, and to place, as the `place`-th one: beginnings of all parts, then what follows
+  // these, and so on. So in a call of parts all owners are busy all the time.
+  std::uint64_t in_order(std::uint64_t place) const {
+    if (order_ != nullptr) return (*order_)[place];
+    const std::uint64_t parts = count_ / each_;
+    return place % parts * each_ + place / parts;
+  }
 
  private:
   void cut_unequal(const std::vector<std::uint64_t>& parts, std::uint64_t width);
@@ -45,6 +52,7 @@ class Partitioner {
   std::uint64_t count_ = 0;
   std::uint64_t largest_ = 0;
   std::shared_ptr<const std::vector<std::uint64_t>> starts_;  // of unequal parts, and the end
+  std::shared_ptr<const std::vector<std::uint64_t>> order_;   // likewise, see in_order()
 };
 
 }  // namespace bps

@@ -64,6 +64,21 @@ TEST_CASE("partitioner: whole parts are packed while they fit, and only a longer
   CHECK(sizes({0, DType::f32, 4096, {0, 0}}).empty());
 }
 
+TEST_CASE("partitioner: the order goes through all parts at once") {
+  const auto order = [](const Partitioner& partitioner) {
+    Counts all;
+    for (std::uint64_t place = 0; place < partitioner.count(); ++place)
+      all.push_back(partitioner.in_order(place));
+    return all;
+  };
+  CHECK(order({5000, DType::f32, 4096}) == Counts{0, 1, 2, 3, 4});
+  CHECK(order({0, DType::f32, 4096}).empty());
+  CHECK(order({5 * 500, DType::f32, 4096, {500}}) == Counts{0, 1, 2});
+  CHECK(order({3 * 2500, DType::f32, 4096, {2500}}) == Counts{0, 3, 6, 1, 4, 7, 2, 5, 8});
+  // 0: 0 of the first part, 1: 4096 of it and all of the second, 2 to 4: the third.
+  CHECK(order({4100, DType::f32, 4096, {1200, 500, 2400}}) == Counts{0, 2, 1, 3, 4});
+}
+
 TEST_CASE("partitioner: parts of any length need few partitions") {
   std::mt19937 random(7);
   for (int run = 0; run < 200; ++run) {

@@ -56,9 +56,11 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   tensor.has_it.assign(config_.world_size, false);
   tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
   tensor.partitioner = partitioner;
-  tensor.owners.reserve(partitions);
-  for (std::uint32_t i = 0; i < partitions; ++i)
-    tensor.owners.push_back(assigner_.assign(tensor.partitioner.bytes_of(i)));
+  tensor.owners.resize(partitions);
+  for (std::uint32_t place = 0; place < partitions; ++place) {
+    const std::uint64_t i = partitioner.in_order(place);
+    tensor.owners[i] = assigner_.assign(partitioner.bytes_of(i));
+  }
   next_partition_ += partitions;
   by_name_.emplace(declaration.name, id);
   has_async_ = has_async_ || declaration.mode == Mode::async;

@@ -4,7 +4,7 @@
 //
 // The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
 // handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
-// all of them (priority, then the earlier declared tensor, then the earlier partition) is kept as one
+// all of them (priority, then the earlier declared tensor, then the order of its partitions) is kept as one
 // heap per lane, and a heap of the lanes that can take more and have something, by their best. The best of
 // all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
 // and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when a server
@@ -27,7 +27,7 @@ namespace bps {
 struct SendItem {
   std::int32_t priority = 0;  // higher goes first
   TensorId tensor;            // then lower
-  std::uint32_t index = 0;    // then lower
+  std::uint32_t order = 0;    // then lower
   LaneIndex lane;
   std::uint32_t cost = 0;               // payload bytes of the contribution
   std::uint32_t position = kNotInHeap;  // in its lane's heap
@@ -80,15 +80,15 @@ class ContributionQueue {
   struct Key {
     std::int32_t priority = 0;
     TensorId tensor;
-    std::uint32_t index = 0;
+    std::uint32_t order = 0;
   };
   struct ItemOrder {
     using Key = ContributionQueue::Key;
-    static Key key(const SendItem& item) { return {item.priority, item.tensor, item.index}; }
+    static Key key(const SendItem& item) { return {item.priority, item.tensor, item.order}; }
     static bool before(const Key& a, const Key& b) {
       if (a.priority != b.priority) return a.priority > b.priority;
       if (a.tensor != b.tensor) return a.tensor < b.tensor;
-      return a.index < b.index;
+      return a.order < b.order;
     }
     static std::uint32_t& position(SendItem& item) { return item.position; }
   };

@@ -9,9 +9,9 @@
 namespace bps {
 namespace {
 
-SendItem item(std::int32_t priority, std::uint32_t tensor, std::uint32_t index, std::uint32_t lane,
+SendItem item(std::int32_t priority, std::uint32_t tensor, std::uint32_t order, std::uint32_t lane,
               std::uint32_t cost) {
-  return {priority, TensorId{tensor}, index, LaneIndex{lane}, cost};
+  return {priority, TensorId{tensor}, order, LaneIndex{lane}, cost};
 }
 
 ContributionQueue make_queue(std::uint64_t credit, std::size_t lanes) {
@@ -122,7 +122,7 @@ TEST_CASE("contribution queue: random pushes, removals and pops keep the order")
   std::size_t left = 0;
   for (const SendItem& i : items)
     left += i.queued() ? 1 : 0;
-  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.index); };
+  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.order); };
   const SendItem* last = nullptr;
   while (const SendItem* next = queue.pop()) {
     if (last != nullptr) CHECK(key(*last) < key(*next));
@@ -144,7 +144,7 @@ TEST_CASE("contribution queue: random lanes that come and go give what a look at
     items.push_back(item(static_cast<std::int32_t>(random() % 5), static_cast<std::uint32_t>(random() % 20),
                          i, static_cast<std::uint32_t>(random() % kLanes), 1));
   }
-  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.index); };
+  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.order); };
   for (int step = 0; step < 20'000; ++step) {
     SendItem& any = items[random() % items.size()];
     const LaneIndex lane{static_cast<std::uint32_t>(random() % kLanes)};

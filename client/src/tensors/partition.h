@@ -31,6 +31,7 @@ struct Partition : SendItem {
   enum class Role : std::uint8_t { alone, owner, member };
 
   PartitionId id;
+  std::uint32_t index = 0;  // in its tensor
   TensorState* owner = nullptr;
   std::uint32_t bytes = 0;
   State state = State::idle;

@@ -34,6 +34,7 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
     partition.priority = declared.priority;
     partition.tensor = id_;
     partition.index = i;
+    partitions_[partitioner_.in_order(i)].order = i;
     partition.lane = declared.owners[i];
     partition.id = PartitionId{declared.first_partition.value + i};
     partition.owner = this;
