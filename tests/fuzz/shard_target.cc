@@ -161,8 +161,15 @@ class Lanes {
     if (odd == 1) slices.staleness = input_.below(3);
     if (odd == 4) slices.dtype = DType::f16;
     if (odd == 5) slices.dtype = static_cast<DType>(input_.below(kDTypeCount));
-    for (std::uint32_t i = 0; i < partitions; ++i)
+    // Of one owner each, of several, and odd ones.
+    if (odd == 7) slices.parts = {256};
+    if (odd == 8) slices.parts = {86};
+    if (odd == 9) slices.parts = {100, 0, 700};
+    if (odd == 10) slices.parts = {input_.number32(), input_.below(300), input_.number()};
+    for (std::uint32_t i = 0; i < partitions; ++i) {
       slices.partitions.push_back({PartitionId{(tensor * 3 + i) % 12}, 0, odd == 6 ? input_.number() : 256u});
+      if (!slices.parts.empty()) slices.partitions.back().begin = odd == 10 ? input_.number() : i * 256u;
+    }
     return declare;
   }
 
@@ -234,6 +241,8 @@ class Lanes {
     if (choice == 1) return 0;
     if (choice == 2) return input_.below(2100);
     if (choice == 3) return 512;
+    // Slices of an all_gather.
+    if (choice == 4 && push != nullptr) return input_.below(2) == 1 ? 344 : 400;
     return payload ? 1024 : 0;
   }
 
@@ -285,6 +294,8 @@ class Lanes {
     if (odd >= 20 && odd < 24) push.call = static_cast<Operation>(input_.below(kOperationCount));
     if (odd == 23) push.call = RoundCall::broadcast(Rank{input_.below(3)});
     if (odd == 22) push.call = RoundCall::reduce(Operation::sum, Rank{input_.below(3)});
+    if (odd == 21) push.call = RoundCall::all_gather();
+    if (odd == 20) push.call = RoundCall::reduce_scatter(Operation::sum, input_.flag());
     if (odd == 18) push.count = input_.below(2);
     if (odd == 17) push.dtype = static_cast<DType>(input_.below(kDTypeCount));
     // Mostly the next one of this worker, so that rounds complete.

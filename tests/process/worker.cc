@@ -35,6 +35,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -67,7 +68,9 @@ struct Flags {
   bool until_told = false;  // rounds until rank 0 has a line on stdin; "reached N" every 50 ms
   bool priorities = false;  // a tensor's number is its priority
   bool broadcast = false;   // each tensor first, from rank (its number mod the world's size)
-  bool exchanges = false;  // after each push_pull a reduce, then a broadcast, to and from a root that changes
+  // After each push_pull a reduce, then a broadcast, to and from a root that changes; then a reduce_scatter
+  // and an all_gather, of parts of different lengths.
+  bool exchanges = false;
   bool barrier = false;
   bool allocated = false;
   std::uint64_t may_lose = kNobody;
@@ -200,6 +203,15 @@ class Progress {
   std::uint64_t longest_round_ = 0;
 };
 
+// Each second rank has nothing, but for the last one, which has the rest.
+std::vector<std::uint64_t> cut(std::uint64_t count, std::uint64_t ranks) {
+  std::vector<std::uint64_t> parts(ranks);
+  for (std::uint64_t rank = 0; rank + 1 < ranks; rank += 2)
+    parts[rank] = count / ranks;
+  parts.back() += count - std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
+  return parts;
+}
+
 class Training {
  public:
   // `gpu`: null, or where the tensors are.
@@ -214,6 +226,7 @@ class Training {
     for (std::uint64_t t = 0; t < data.size(); ++t) {
       const auto priority = flags.priorities ? static_cast<std::int32_t>(t) : BPS_PRIORITY_DEFAULT;
       specs_.push_back({flags.tensor + std::to_string(t), bps::DType::f32, data[t].size(), priority});
+      if (flags.exchanges) specs_.back().parts = cut(data[t].size(), size_);
     }
     if (flags.until_told) specs_.push_back({flags.tensor + "-stop", bps::DType::f32, 1});
     tensors_ = client.declare(specs_);
@@ -259,6 +272,33 @@ class Training {
     return true;
   }
 
+  // In place: the parts of the sum, and from them the whole. The others' elements are as they were meanwhile.
+  bool scatter_and_gather(std::uint64_t round) {
+    std::vector<bps::Handle> handles;
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      fill(t, round);
+      handles.push_back(client_.reduce_scatter(tensors_[t], data_[t], own(t)));
+    }
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      handles[t].wait();
+      const std::span<float> mine = own(t);
+      for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
+        const bool is_mine = &data_[t][i] >= mine.data() && &data_[t][i] < mine.data() + mine.size();
+        const float expected =
+            is_mine ? sum(flags_, size_, round + t, i) : value(flags_, rank(), round + t, i);
+        if (!check("reduce_scatter", round, t, i, expected)) return false;
+      }
+      handles[t] = client_.all_gather(tensors_[t], own(t), data_[t]);
+    }
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      handles[t].wait();
+      for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
+        if (!check("all_gather", round, t, i, sum(flags_, size_, round + t, i))) return false;
+      }
+    }
+    return true;
+  }
+
   // Other tensors with the same names. Those before are gone then: servers need memory for two of each.
   void renew() {
     for (const bps::Handle& before : dropped_)
@@ -289,7 +329,7 @@ class Training {
         checksum_.add(data_[t][i]);
       }
     }
-    if (flags_.exchanges && !(reduce(round) && broadcast(round))) return false;
+    if (flags_.exchanges && !(reduce(round) && broadcast(round) && scatter_and_gather(round))) return false;
     if (flags_.until_told) handles.back().wait();
     if (last && !stopped()) {
       std::cerr << "wrong sum: round " << round << ": " << stop_[0] << " of the ranks that stop, not 1\n";
@@ -303,6 +343,13 @@ class Training {
   const Checksum& checksum() const { return checksum_; }
 
  private:
+  // This rank's part.
+  std::span<float> own(std::uint64_t t) {
+    const auto& parts = specs_[t].parts;
+    const auto mine = parts.begin() + static_cast<std::ptrdiff_t>(rank());
+    return data_[t].subspan(std::accumulate(parts.begin(), mine, std::uint64_t{0}), *mine);
+  }
+
   void fill(std::uint64_t t, std::uint64_t round) {
     for (std::uint64_t i = 0; i < data_[t].size(); ++i)
       data_[t][i] = value(flags_, rank(), round + t, i);
