@@ -50,8 +50,8 @@ TEST_CASE("shrink: a sum of unequal parts is an error that names round and tenso
   Shrinking c;
   c.round(2, 1);
   CHECK(c.outcome.error.code == ErrorCode::peer_lost);
-  CHECK_THAT(c.outcome.error.message,
-             Contains("round 0 of layer1.weight") && Contains("partitions of the sum hold 2 ranks, others 1"));
+  CHECK_THAT(c.outcome.error.message, Contains("round 0 of layer1.weight") &&
+                                          Contains("partitions of the sum hold 2 ranks, others 1"));
   CHECK_FALSE(c.engine.failure());
   c.outcome = {};
   c.push_pull();

@@ -46,7 +46,7 @@ class Sequencer {
     std::string name;
     std::int32_t priority = 0;  // the greater, the earlier
     PartitionId first;
-    std::uint32_t count = 0;  // partitions, 1 at least
+    std::uint32_t count = 0;            // partitions, 1 at least
     std::uint64_t partition_bytes = 0;  // of all but the last, on average
     std::uint64_t last_bytes = 0;
   };
