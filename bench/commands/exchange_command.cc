@@ -41,8 +41,8 @@ int exchange_command(int argc, const char* const* argv) {
   Config config(
       "bps-bench exchange",
       "Times rounds of one kind and, in turns, push_pull of the same tensors. The root changes from "
-      "round to round. fsdp is an all_gather, then an all_gather beside a reduce_scatter. Every element of "
-      "every result is checked.");
+      "round to round. fsdp is an all_gather, then an all_gather beside a reduce_scatter. Every element "
+      "of what a round ends with is checked.");
   add_common_flags(config, options);
   add_tensor_flags(config, options);
   add_link_flags(config, options);
