@@ -90,10 +90,11 @@ std::string root_of(const RoundCall& call) {
 }
 
 Error lost_root(const RoundCall& call, const std::string& round, const std::string& why) {
-  return make_error(ErrorCode::peer_lost,
-                    round + " can never complete: " + root_of(call) + " is lost: " + why,
-                    call.is_of_parts() ? "start the job again"
-                                       : "use a rank that is there as root, or start the job again");
+  return make_error(
+      ErrorCode::peer_lost, round + " can never complete: " + root_of(call) + " is lost: " + why,
+      call.is_of_parts() ? "drop the tensor and declare it again without elements for that rank, or start "
+                           "the job again"
+                         : "use a rank that is there as root, or start the job again");
 }
 
 }  // namespace

@@ -349,9 +349,10 @@ BPS_API bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_b
  * the bits are those of bps_push_pull, as those of all other types are always. `out` is memory of that part
  * alone, or the place in `in` where the part is. Both must stay valid, and `in` unchanged, until the
  * operation is done: when this rank has its part, and nobody needs its `in` any more. A worker that is lost
- * before its part is over ends it on all others with BPS_PEER_LOST, also where the job goes on without it.
- * Otherwise a loss means what it means for bps_reduce. BPS_INVALID_ARGUMENT: the tensor has no parts, the
- * memory is CUDA memory, or the ranks of a host sum first (local-group). */
+ * before its part is over ends it on all others with BPS_PEER_LOST, also where the job goes on without it,
+ * and so all later calls: drop the tensor, and declare it with no elements for that rank. Otherwise a loss
+ * means what it means for bps_reduce. BPS_INVALID_ARGUMENT: the tensor has no parts, the memory is CUDA
+ * memory, or the ranks of a host sum first (local-group). */
 BPS_API bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                                       const bps_buffer* out, bps_reduce_op operation, int exact_order,
                                       bps_handle** handle, bps_error* error);
@@ -394,7 +395,8 @@ BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* use
 BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
 /* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded, and
- * of a drop. 1 of a broadcast, and of a reduce at ranks other than its root. */
+ * of a drop. 1 of a broadcast, an all_gather, a reduce at ranks other than its root, and a reduce_scatter
+ * where the part is empty. Of a tensor without elements: the world size. */
 BPS_API uint32_t bps_handle_ranks(const bps_handle* handle);
 
 /* A piece of an answer that is read in place. */

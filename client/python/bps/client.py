@@ -404,10 +404,14 @@ class Client:
 
     @staticmethod
     def _checked_parts(spec: TensorSpec) -> List[int]:
-        parts = [operator.index(part) for part in spec.parts or ()]
-        if not all(0 <= part <= spec.count for part in parts):
-            raise invalid(f"parts of {spec.name} are {parts}, and its count is {spec.count}")
-        return parts
+        """The library checks how many they are, and their sum."""
+        for rank, part in enumerate(spec.parts or ()):
+            if not hasattr(part, "__index__"):
+                raise invalid(f"the part of rank {rank} of {spec.name} is {part!r}, and is to be a number of elements")
+            if not 0 <= operator.index(part) <= spec.count:
+                raise invalid(f"the part of rank {rank} of {spec.name} has {part} elements, and {spec.name} has {spec.count}",
+                              "give one part for each rank, or one number for all; together they are the tensor")
+        return [operator.index(part) for part in spec.parts or ()]
 
     def _part_of(self, spec: TensorSpec) -> Optional[int]:
         parts = spec.parts

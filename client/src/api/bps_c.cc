@@ -65,8 +65,8 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   if (spec.parts == nullptr && spec.part_count > 0)
     return invalid(fmt::format("tensor '{}' has {} parts, and no list of them", spec.name, spec.part_count));
   if (spec.parts != nullptr && (spec.part_count == 0 || spec.part_count > kMaxWorldSize))
-    return invalid(fmt::format("part_count {} of tensor '{}' is not 1 to {}", spec.part_count, spec.name,
-                               kMaxWorldSize));
+    return invalid(fmt::format("tensor '{}' has {} parts", spec.name, spec.part_count),
+                   "give one number for each rank, or one for all");
   if (spec.parts != nullptr) tensor.parts.assign(spec.parts, spec.parts + spec.part_count);
   tensor.dtype = static_cast<DType>(dtype);
   tensor.elements = spec.count;

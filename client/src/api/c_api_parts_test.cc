@@ -148,7 +148,7 @@ TEST_CASE("c api: parts that do not fit are refused with the exact numbers") {
   CHECK_THAT(refused({4, 5, 1}, 3), Contains("3 parts of together 10 elements"));
   CHECK_THAT(refused({6}, 1), Contains("parts of 6 elements for each of 2 ranks"));
   CHECK_THAT(refused({UINT64_MAX, 11}, 2), Contains("2 parts"));
-  CHECK_THAT(refused({5}, 0), Contains("part_count 0 of tensor 't'"));
+  CHECK_THAT(refused({5}, 0), Contains("tensor 't' has 0 parts"));
   spec.mode = BPS_MODE_ASYNC;
   CHECK_THAT(refused({5}, 1), Contains("asynchronous"));
   spec.mode = BPS_MODE_SYNC;
