@@ -95,7 +95,7 @@ inline const char* name_of(RoundKind kind) {
 // "average", "broadcast from rank 2", "reduce (average) to rank 2", "reduce_scatter (sum)", "reduce_scatter
 // (sum, in rank order)", "all_gather"
 inline std::string to_string(const RoundCall& call) {
-  const std::string operation(name_of(call.operation));
+  std::string operation(name_of(call.operation));
   const std::string root = " rank " + std::to_string(call.root.value);
   switch (call.kind) {
     case RoundKind::broadcast: return "broadcast from" + root;
