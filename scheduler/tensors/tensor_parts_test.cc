@@ -6,12 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/tensors/tensor_table.h"
+#include "scheduler/testing/table_output.h"
 
 namespace bps::tensor_parts_test {
 namespace {
 
 using Catch::Contains;
+using table_output::ack_all;
+using table_output::only;
 using Counts = std::vector<std::uint64_t>;
 using Slices = TensorTable::Slices;
 using Answer = TensorTable::Answer;
@@ -37,20 +39,6 @@ TensorDeclaration tensor(Counts parts, std::uint64_t elements) {
   declaration.elements = elements;
   declaration.parts = std::move(parts);
   return declaration;
-}
-
-template <class T>
-std::vector<T> only(const std::vector<TensorTable::Output>& output) {
-  std::vector<T> out;
-  for (const auto& item : output) {
-    if (const auto* typed = std::get_if<T>(&item)) out.push_back(*typed);
-  }
-  return out;
-}
-
-void ack_all(TensorTable& table, const std::vector<Slices>& slices) {
-  for (const Slices& slice : slices)
-    table.acked(slice.batch, slice.server, {});
 }
 
 }  // namespace

@@ -5,10 +5,14 @@
 #include <map>
 #include <random>
 
+#include "scheduler/testing/table_output.h"
+
 namespace bps::tensor_table_test {
 namespace {
 
 using Catch::Contains;
+using table_output::ack_all;
+using table_output::only;
 
 constexpr std::uint64_t kPartition = 4096;
 constexpr ServerId kA{1};
@@ -30,24 +34,10 @@ TensorDeclaration tensor(std::string name, std::uint64_t elements, DType dtype =
   return declaration;
 }
 
-template <class T>
-std::vector<T> only(const std::vector<TensorTable::Output>& output) {
-  std::vector<T> out;
-  for (const auto& item : output) {
-    if (const auto* typed = std::get_if<T>(&item)) out.push_back(*typed);
-  }
-  return out;
-}
-
 using Slices = TensorTable::Slices;
 using Drop = TensorTable::Drop;
 using Answer = TensorTable::Answer;
 using Failure = TensorTable::Failure;
-
-void ack_all(TensorTable& table, const std::vector<Slices>& slices, const Error& error = {}) {
-  for (const Slices& slice : slices)
-    table.acked(slice.batch, slice.server, error);
-}
 
 }  // namespace
 
