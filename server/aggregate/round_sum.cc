@@ -284,13 +284,32 @@ void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
     return keep_first();
   }
   if (call_.owner_adds && !slices_.empty()) {
-    for (const Slice& slice : slices_)
-      combine(slice, begun, first, end);
+    combine_slices(begun, first, end);
   } else {
     combine(Slice{kNobody, 0, shape_.elements}, begun, first, end);
   }
   first_ = nullptr;
   if (ends) slots_.set_aggregate(round_, slots_.memory(round_));
+}
+
+// Few slices are of an owner who is in the pass; those between them are one.
+void RoundSum::combine_slices(const std::byte* begun, std::uint32_t first, std::uint32_t end) {
+  const std::uint32_t begins_with = begun != nullptr ? present_from(0) : kNobody;
+  Slice run;
+  const auto flush = [&] {
+    if (run.elements > 0) combine(std::exchange(run, {}), begun, first, end);
+  };
+  for (const Slice& slice : slices_) {
+    const bool is_in = (slice.owner >= first && slice.owner < end) || slice.owner == begins_with;
+    if (is_in || run.begin + run.elements != slice.begin) flush();
+    if (is_in) {
+      combine(slice, begun, first, end);
+    } else {
+      if (run.elements == 0) run.begin = slice.begin;
+      run.elements += slice.elements;
+    }
+  }
+  flush();
 }
 
 void RoundSum::combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end) {

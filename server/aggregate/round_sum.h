@@ -205,8 +205,9 @@ class RoundSum {
   void count_ready();
   // Adds the contributions from `first` to the one before `end`: here two gradients become one.
   void combine(std::uint32_t first, std::uint32_t end);
-  // The same, of a slice to which all give but its owner. `begun`: raw elements of the partition to begin
-  // with, from the contributor `lowest`; or null.
+  // The same where owners add what they give themselves, and of a slice to which all give but its owner.
+  // `begun`: raw elements of the partition to begin with, of the first that gives; or null.
+  void combine_slices(const std::byte* begun, std::uint32_t first, std::uint32_t end);
   void combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end);
   // Of one that is added elsewhere: nobody gives to it.
   bool add_nothing();
