@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/src/tensors/contribution_queue.h"
@@ -31,7 +32,8 @@ struct Partition : SendItem {
   enum class Role : std::uint8_t { alone, owner, member };
 
   PartitionId id;
-  std::uint32_t index = 0;  // in its tensor
+  std::uint32_t index = 0;         // in its tensor
+  std::optional<Rank> only_owner;  // of a tensor with parts: whose all of it is
   TensorState* owner = nullptr;
   std::uint32_t bytes = 0;
   State state = State::idle;

@@ -10,11 +10,7 @@
 namespace bps {
 
 RoundCall RoundBuffers::call_in(const Partition& partition) const {
-  if (!request_.call.is_of_parts()) return request_.call;
-  const std::size_t width = size_of(shape_.dtype);
-  return request_.call.in_partition(
-      shape_.parts.only_owner(partitioner_.offset(partition.index) / width, partition.bytes / width),
-      shape_.dtype);
+  return request_.call.in_partition(partition.only_owner, shape_.dtype);
 }
 
 RoundBuffers::Wanted RoundBuffers::own(const Partition& partition) const {

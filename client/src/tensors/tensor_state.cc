@@ -39,6 +39,9 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
     partition.id = PartitionId{declared.first_partition.value + i};
     partition.owner = this;
     partition.bytes = static_cast<std::uint32_t>(partitioner_.bytes_of(i));
+    const std::size_t width = size_of(shape_.dtype);
+    if (shape_.parts)
+      partition.only_owner = shape_.parts.only_owner(partitioner_.offset(i) / width, partition.bytes / width);
   }
 }
 
