@@ -39,6 +39,31 @@ JobLedger::Declaration ask(JobLedger& ledger, const DeclareSlices& slices, const
   return ledger.declare(slices, room);
 }
 
+TEST_CASE("ledger: a partition beyond the parts of its tensor is refused, and takes nothing") {
+  JobLedger ledger({64 * kMiB, 0, 1});
+  REQUIRE(ledger.open(job(1)).ok());
+  const std::uint64_t before = ledger.reserved();
+  DeclareSlices declare = tensor(1, 0, 1);
+  const std::uint64_t elements = declare.tensors[0].partitions[0].elements;
+  SECTION("of equal ones, for more ranks than there may be") {
+    declare.tensors[0].parts = {1};
+    declare.tensors[0].partitions[0].begin = std::uint64_t{1} << 33;
+  }
+  SECTION("of empty ones") { declare.tensors[0].parts = {0}; }
+  SECTION("of different ones") {
+    declare.tensors[0].parts = {elements, 1};
+    declare.tensors[0].partitions[0].begin = 2;
+  }
+  const auto refused = ask(ledger, declare);
+  CHECK(refused.verdict == Verdict::refused);
+  CHECK(refused.error.code == ErrorCode::protocol);
+  CHECK_THAT(refused.error.message, Catch::Contains("partition 0 of 't0' is beyond its parts"));
+  CHECK(ledger.reserved() == before);
+  declare.tensors[0].parts = {elements / 2};
+  declare.tensors[0].partitions[0].begin = 0;
+  CHECK(ask(ledger, declare).verdict == Verdict::accepted);
+}
+
 TEST_CASE("ledger: a group has one size and a place for each member; some may be left out") {
   JobLedger ledger({8 * kMiB, 0, 1});
   OpenJob open = job(1, 4);

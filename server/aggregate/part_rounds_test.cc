@@ -401,7 +401,8 @@ TEST_CASE("part rounds: an owner to whom nobody else gives anything is told by t
 
 TEST_CASE("part rounds: kinds that are alike in a partition are still different calls") {
   Owned bench;
-  const RoundCall other = GENERATE(RoundCall::reduce(Operation::sum, Rank{1}), RoundCall(Operation::sum));
+  const RoundCall other =
+      GENERATE(RoundCall::reduce(Operation::sum, Rank{1}), RoundCall(Operation::sum), kExactScatter);
   bench.push(0, 0, 1, kScatter);
   bench.begin(1, bench.header(1, 0, other), 2, 20);
   bench.end(1);
