@@ -111,9 +111,11 @@ Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
 
 Offset<fb::Declare> pack(Builder& b, const Declare& m) {
   const auto tensors = pack_tables(b, m.tensors, [&](const TensorDeclaration& t) {
-    return fb::CreateTensorDeclaration(b, pack(b, t.name), static_cast<std::uint8_t>(t.dtype), t.elements,
-                                       t.priority, static_cast<std::uint8_t>(t.mode), t.staleness,
-                                       t.parts.empty() ? 0 : b.CreateVector(t.parts));
+    // One after the other: compilers differ in which argument of a call they make first.
+    const auto parts = t.parts.empty() ? 0 : b.CreateVector(t.parts);
+    const auto name = pack(b, t.name);
+    return fb::CreateTensorDeclaration(b, name, static_cast<std::uint8_t>(t.dtype), t.elements, t.priority,
+                                       static_cast<std::uint8_t>(t.mode), t.staleness, parts);
   });
   return fb::CreateDeclare(b, m.request, tensors);
 }
