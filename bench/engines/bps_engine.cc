@@ -167,18 +167,18 @@ class BpsEngine final : public Engine {
       for (std::uint32_t k = 0; k < options_.tensors; ++k) {
         auto operation = start(what, i, k, root);
         if (!operation) return operation.error();
-        operations_.push_back(std::move(*operation));
+        if (begun_ == operations_.size()) operations_.emplace_back();
+        operations_[begun_++] = std::move(*operation);
       }
     }
     return {};
   }
 
-  // The handles of views are needed by check().
   Status wait_for_all() {
-    for (BpsHandle& operation : operations_) {
-      if (Status status = operation.wait(); !status) return status;
+    for (std::size_t i = 0; i < begun_; ++i) {
+      if (Status status = operations_[i].wait(); !status) return status;
     }
-    if (engine_.memory != MemoryUse::view) operations_.clear();
+    begun_ = 0;
     return {};
   }
 
@@ -251,7 +251,6 @@ class BpsEngine final : public Engine {
       Status status = check_view(operations_[i], round, i % options_.tensors * options_.bytes);
       if (!status && result) result = std::move(status);
     }
-    operations_.clear();
     return result;
   }
 
@@ -279,7 +278,9 @@ class BpsEngine final : public Engine {
   std::vector<Memory> memory_;                    // by client
   std::vector<Buffer> sums_;                      // likewise
   std::vector<std::vector<bps_tensor>> tensors_;  // by client
-  std::vector<BpsHandle> operations_;             // of the last round; go before their clients
+  // Of the last round; go before their clients, and when others take their place. So many are under way.
+  std::vector<BpsHandle> operations_;
+  std::size_t begun_ = 0;
 };
 
 }  // namespace
