@@ -29,6 +29,7 @@ class Partitioner {
   // Also of count(): where the last one ends.
   std::uint64_t offset(std::uint64_t index) const {
     if (starts_ != nullptr) return (*starts_)[index];
+    if (index < each_) return index * slice_;  // without parts all
     if (index == count_) return bytes_;
     return index / each_ * stretch_ + index % each_ * slice_;
   }

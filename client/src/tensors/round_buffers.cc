@@ -9,10 +9,6 @@
 
 namespace bps {
 
-RoundCall RoundBuffers::call_in(const Partition& partition) const {
-  return request_.call.in_partition(partition.only_owner, shape_.dtype);
-}
-
 RoundBuffers::Wanted RoundBuffers::own(const Partition& partition) const {
   const std::uint64_t begin = partitioner_.offset(partition.index);
   const std::uint64_t end = begin + partition.bytes;
@@ -25,30 +21,11 @@ std::size_t RoundBuffers::into_own(const Partition& partition) const {
   return partitioner_.offset(partition.index) + own(partition).begin - own_begin();
 }
 
-const std::byte* RoundBuffers::input(const Partition& partition) const {
-  if (request_.call.kind == RoundKind::all_gather) {
-    return own(partition).bytes == 0 ? nullptr : request_.in.bytes.data() + into_own(partition);
-  }
-  const std::byte* const source = request_.source().bytes.data();
-  const RoundCall call = call_in(partition);
-  const bool gives = call.gives(call.root == self_) && source != nullptr;
-  return gives ? source + partitioner_.offset(partition.index) : nullptr;
+const std::byte* RoundBuffers::own_part(const Partition& partition) const {
+  return own(partition).bytes == 0 ? nullptr : request_.in.bytes.data() + into_own(partition);
 }
 
-std::size_t RoundBuffers::input_bytes(const Partition& partition) const {
-  if (input(partition) == nullptr) return 0;
-  return request_.call.kind == RoundKind::all_gather ? own(partition).bytes : partition.bytes;
-}
-
-RoundBuffers::Wanted RoundBuffers::wanted(const Partition& partition) const {
-  if (request_.call.kind == RoundKind::reduce_scatter) return own(partition);
-  return {0, partition.bytes};
-}
-
-std::byte* RoundBuffers::output(const Partition& partition) const {
-  if (request_.view || !takes(partition)) return nullptr;
-  if (request_.call.kind != RoundKind::reduce_scatter)
-    return request_.out.bytes.data() + partitioner_.offset(partition.index);
+std::byte* RoundBuffers::scattered_part(const Partition& partition) const {
   return own(partition).bytes == 0 ? nullptr : request_.out.bytes.data() + into_own(partition);
 }
 

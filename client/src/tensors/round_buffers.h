@@ -23,7 +23,9 @@ class RoundBuffers {
       : partitioner_(partitioner), shape_(shape), self_(self), request_(request) {}
 
   // The call, as it is in the partition.
-  RoundCall call_in(const Partition& partition) const;
+  RoundCall call_in(const Partition& partition) const {
+    return request_.call.in_partition(partition.only_owner, shape_.dtype);
+  }
   // The answer has the partition's bytes; else none.
   bool takes(const Partition& partition) const {
     const RoundCall call = call_in(partition);
@@ -40,17 +42,33 @@ class RoundBuffers {
                std::uint32_t weight) const;
 
   // What this rank gives; null: nothing.
-  const std::byte* input(const Partition& partition) const;
-  std::size_t input_bytes(const Partition& partition) const;
+  const std::byte* input(const Partition& partition) const {
+    if (request_.call.kind == RoundKind::all_gather) return own_part(partition);
+    const std::byte* const source = request_.source().bytes.data();
+    const RoundCall call = call_in(partition);
+    const bool gives = call.gives(call.root == self_) && source != nullptr;
+    return gives ? source + partitioner_.offset(partition.index) : nullptr;
+  }
+  std::size_t input_bytes(const Partition& partition) const {
+    if (input(partition) == nullptr) return 0;
+    return request_.call.kind == RoundKind::all_gather ? own(partition).bytes : partition.bytes;
+  }
 
   // Of an answer, the bytes that the program wants.
   struct Wanted {
     std::size_t begin = 0;
     std::size_t bytes = 0;
   };
-  Wanted wanted(const Partition& partition) const;
+  Wanted wanted(const Partition& partition) const {
+    if (request_.call.kind == RoundKind::reduce_scatter) return own(partition);
+    return {0, partition.bytes};
+  }
   // Where they belong; null: nowhere.
-  std::byte* output(const Partition& partition) const;
+  std::byte* output(const Partition& partition) const {
+    if (request_.view || !takes(partition)) return nullptr;
+    if (request_.call.kind == RoundKind::reduce_scatter) return scattered_part(partition);
+    return request_.out.bytes.data() + partitioner_.offset(partition.index);
+  }
   // They belong where the contribution lies, or a part of it, or what is to be added.
   bool in_place(const Partition& partition) const;
 
@@ -66,6 +84,9 @@ class RoundBuffers {
  private:
   // In a reduce_scatter: this rank's part of what it is given.
   const std::byte* own_input(const Partition& partition) const;
+  // Where this rank's part of the partition is given, or goes to; null: it has none there.
+  const std::byte* own_part(const Partition& partition) const;
+  std::byte* scattered_part(const Partition& partition) const;
   // This rank's part in the partition.
   Wanted own(const Partition& partition) const;
   // From the beginning of this rank's part to its bytes in the partition, if it has some.
