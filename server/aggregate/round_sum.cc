@@ -30,6 +30,7 @@ void RoundSum::open(Round round, const RoundCall& call) {
   round_ = round;
   call_ = call;
   root_ = find_root(contributors_, call);
+  silent_ = call.is_copy() || call.gives(true) ? kNobody : root_;
 }
 
 void RoundSum::close() {
@@ -42,7 +43,7 @@ void RoundSum::close() {
     weight_ += part.dead ? 0 : contributors_[i].weight;
   }
   call_ = {};
-  root_ = kNobody;
+  root_ = silent_ = kNobody;
   added_ = 0;
   ready_ = 0;
   hurry_ = false;
@@ -56,8 +57,8 @@ void RoundSum::close() {
 bool RoundSum::is_complete() const {
   if (absent_ == parts_.size()) return false;
   if (is_copy()) return added_ + absent_ == parts_.size();
-  const bool is_root_here = root_ == kNobody || gives(root_) || is_here(root_) || is_absent(root_);
-  return is_root_here && added_ > 0 && present_from(added_) == parts_.size();
+  const bool is_silent_here = silent_ == kNobody || is_here(silent_) || is_absent(silent_);
+  return is_silent_here && added_ > 0 && present_from(added_) == parts_.size();
 }
 
 std::uint32_t RoundSum::weight() const {
@@ -180,7 +181,7 @@ RoundSum::Progress RoundSum::add(bool announced) {
 }
 
 bool RoundSum::add_nothing() {
-  if (root_ == kNobody || !is_here(root_) || added_ > 0) return true;
+  if (silent_ == kNobody || !is_here(silent_) || added_ > 0) return true;
   std::byte* const slot = slots_.is_pinned(round_) ? nullptr : slots_.memory(round_);
   if (slot == nullptr) return false;
   std::memset(slot, 0, shape_.raw_bytes());

@@ -83,13 +83,15 @@ class RoundSum {
   bool is_absent(std::uint32_t contributor) const { return phase(contributor) == Phase::absent; }
   // Its bytes count.
   bool gives(std::uint32_t contributor) const {
-    return is_copy() ? lands_in_slot(contributor) : call_.gives(is_root(contributor));
+    return is_copy() ? lands_in_slot(contributor) : contributor != silent_;
   }
   // The contributors whose contribution is not here. One that was refused for lack of room counts as here
   // until it is asked to send again.
   void name_absent(std::vector<std::uint32_t>& absent) const;
   // Of a reduction: the sum goes past it.
-  bool is_skipped(std::uint32_t contributor) const { return is_absent(contributor) || !gives(contributor); }
+  bool is_skipped(std::uint32_t contributor) const {
+    return is_absent(contributor) || contributor == silent_;
+  }
   // Of a reduction: the first that is not skipped, from `contributor` on.
   std::uint32_t present_from(std::uint32_t contributor) const {
     while (contributor < parts_.size() && is_skipped(contributor))
@@ -231,7 +233,8 @@ class RoundSum {
   Round round_;
   RoundCall call_;
   std::uint32_t root_ = kNobody;
-  std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
+  std::uint32_t silent_ = kNobody;  // of a reduction: the root, if it gives nothing
+  std::uint32_t added_ = 0;         // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;
   // Of a copy: those that may wait, since add() has looked; and some were refused.
   std::uint32_t waiting_begin_ = 0, waiting_end_ = 0;
