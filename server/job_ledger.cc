@@ -54,8 +54,8 @@ bool JobLedger::holds(const Tensor* tensor, const PartitionSlice& slice) {
 }
 
 TensorSlices without_partitions(const TensorSlices& tensor) {
-  return {tensor.tensor,    tensor.name,     tensor.dtype, tensor.mode,
-          tensor.staleness, tensor.priority, {},           tensor.parts};
+  return {tensor.tensor,   tensor.name, tensor.dtype, tensor.mode, tensor.staleness,
+          tensor.priority, {},          tensor.parts, tensor.ranks};
 }
 
 Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const {
@@ -67,8 +67,9 @@ Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor
                                   tensor.tensor.value, job, known->name, tensor.name));
   }
   const Parts parts(tensor.parts);
+  const std::uint64_t sharing = tensor.ranks.empty() ? kMaxWorldSize : tensor.ranks.size();
   for (const PartitionSlice& slice : tensor.partitions) {
-    if (parts && !parts.cover(slice.begin, slice.elements, kMaxWorldSize)) {
+    if (parts && !parts.cover(slice.begin, slice.elements, sharing)) {
       return make_error(ErrorCode::protocol, fmt::format("partition {} of '{}' is beyond its parts",
                                                          slice.partition.value, tensor.name));
     }

@@ -14,6 +14,8 @@
 
 namespace bps {
 
+class ServerLane;
+
 struct ServerIdentity {
   Term term;
   ServerId server;
@@ -25,21 +27,13 @@ struct ServerIdentity {
 struct JobMember {
   Rank rank;
   Incarnation incarnation;
-  std::uint32_t contributor = 0;
-  std::uint32_t place = 0;  // of its lane in the job's list
-  // Of its group, which is one contributor: this member has the partitions whose number mod size is its
-  // place.
-  std::uint32_t group_rank = 0;
-  std::uint32_t group_size = 1;
-  Session last_session;   // {} = none yet
-  bool left = false;      // pushes no more
-  bool gone = false;      // and is not there any more
-  std::string loss = {};  // why, if it is lost
+  std::uint32_t contributor = 0;  // of the job's; 0xffffffff: it is in none
+  ServerLane* lane = nullptr;     // the one that is open
+  Session last_session;           // {} = none yet
+  bool left = false;              // pushes no more
+  bool gone = false;              // and is not there any more
+  std::string loss = {};          // why, if it is lost
 };
-
-inline bool owns(const JobMember& member, PartitionId partition) {
-  return member.group_size == 1 || partition.value % member.group_size == member.group_rank;
-}
 
 // This server, this life of it, this scheduler's term, a shard that exists.
 Status check_server(const HelloLane& hello, const ServerIdentity& identity);

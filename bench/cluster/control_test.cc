@@ -92,6 +92,7 @@ TEST_CASE("a worker's options survive the command line") {
                      {.kind = EngineKind::gpu_pushpull,
                       .local_group = GroupUse::nccl,
                       .exchange = ExchangeUse::reduce,
+                      .groups = 3,
                       .is_part = true,
                       .product = 512}};
   options.scheduler = "127.0.0.1:4710";
@@ -113,11 +114,12 @@ TEST_CASE("a worker's options survive the command line") {
   CHECK(back->engines[2].kind == EngineKind::gpu_pushpull);
   CHECK(back->engines[2].local_group == GroupUse::nccl);
   CHECK(back->engines[2].exchange == ExchangeUse::reduce);
+  CHECK(back->engines[2].groups == 3);
   CHECK(back->engines[2].is_part);
   CHECK(back->engines[2].product == 512);
   for (const char* bad : {"nonsense", "index=x", "dtype=8", "clients=0", "engine=kind:99", "engine=kind",
-                          "engine=what:1", "engine=memory:3", "engine=transport:4", "unknown=1",
-                          "raw-servers=1", "raw-slices=x", "same-host=2"}) {
+                          "engine=what:1", "engine=memory:3", "engine=transport:4", "engine=groups:0",
+                          "unknown=1", "raw-servers=1", "raw-slices=x", "same-host=2"}) {
     INFO(bad);
     CHECK_FALSE(parse_worker_options({bad}).ok());
   }

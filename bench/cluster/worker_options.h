@@ -85,6 +85,8 @@ struct EngineOptions {
   bool by_priority = true;  // of `replay`
   GroupUse local_group = GroupUse::off;
   ExchangeUse exchange = ExchangeUse::push_pull;  // of pushpull
+  // Of pushpull: each of as many consecutive ranks, with tensors of its own. They divide the workers.
+  std::uint32_t groups = 1;
   // Each worker has its part of the tensors, one of as many as there are workers, to itself: what it sends
   // for its host when all workers are a local group.
   bool is_part = false;

@@ -1,4 +1,6 @@
 // exchange: rounds of one kind beside push_pull of the same tensors, in turns.
+#include <fmt/core.h>
+
 #include <iterator>
 
 #include "bench/commands/race.h"
@@ -16,9 +18,17 @@ Result<Outcome> run_exchange(const Options& options) {
     return make_error(ErrorCode::invalid_argument, "fsdp gathers and sums at once, which cannot be in place",
                       "leave --in-place out");
   }
-  race->add(engine, {options.exchange, options.engine_settings()});
+  if (options.workers % options.groups != 0) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} workers cannot be divided into {} groups", options.workers, options.groups),
+        "use a number of groups that divides the workers");
+  }
+  nlohmann::ordered_json settings = options.engine_settings();
+  if (options.groups > 1) settings["groups"] = options.groups;
+  race->add(engine, {options.exchange, settings});
   engine.exchange = ExchangeUse::push_pull;
-  if (!is_push_pull) race->add(engine, {std::string(kExchangeUses[0]), options.engine_settings()});
+  if (!is_push_pull) race->add(engine, {std::string(kExchangeUses[0]), settings});
   const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
@@ -42,13 +52,15 @@ int exchange_command(int argc, const char* const* argv) {
       "bps-bench exchange",
       "Times rounds of one kind and, in turns, push_pull of the same tensors. The root changes from "
       "round to round. fsdp is an all_gather, then an all_gather beside a reduce_scatter. Every element "
-      "of what a round ends with is checked.");
+      "of what a round ends with is checked. With --groups each group calls it on tensors of its own, all at "
+      "the same time.");
   add_common_flags(config, options);
   add_tensor_flags(config, options);
   add_link_flags(config, options);
   add_library_flags(config, options);
   config.add("kind", options.exchange, "What the workers call")
       .choices({std::begin(kExchangeUses), std::end(kExchangeUses)});
+  config.add("groups", options.groups, "Of so many groups of consecutive ranks").range(1, 1024);
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   return finish(options.json, run_exchange(options));
 }

@@ -221,6 +221,7 @@ EngineOptions Options::engine(EngineKind kind) const {
   engine.tls = tls;
   engine.local_group = chosen<GroupUse>(kGroupUses, local_group);
   engine.exchange = chosen<ExchangeUse>(kExchangeUses, exchange);
+  engine.groups = groups;
   return engine;
 }
 

@@ -126,6 +126,8 @@ Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& te
     spec.priority = tensor.priority;
     spec.parts = tensor.parts.empty() ? nullptr : tensor.parts.data();
     spec.part_count = tensor.parts.size();
+    spec.ranks = tensor.ranks.empty() ? nullptr : tensor.ranks.data();
+    spec.rank_count = tensor.ranks.size();
     specs.push_back(spec);
   }
   std::vector<bps_tensor> ids(tensors.size());

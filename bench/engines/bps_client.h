@@ -64,6 +64,7 @@ class BpsClient {
     std::uint64_t bytes = 0;
     std::int32_t priority = BPS_PRIORITY_DEFAULT;
     std::vector<std::uint64_t> parts = {};  // elements, by rank; empty: it has none
+    std::vector<std::int32_t> ranks = {};   // that share it; empty: all
   };
   Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype);
 

@@ -1,6 +1,7 @@
 #include "bench/engines/bps_engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -17,7 +18,8 @@ class BpsEngine final : public Engine {
       : options_(options),
         engine_(engine),
         job_(std::move(job)),
-        pattern_{options.dtype, options.workers},
+        sharing_(options.workers / engine.groups),
+        pattern_{options.dtype, sharing_},
         in_(in),
         out_(out),
         clients_(options.clients) {}
@@ -38,17 +40,18 @@ class BpsEngine final : public Engine {
   }
 
   Status declare() override {
-    std::vector<BpsClient::Tensor> tensors;
     const std::vector<std::uint64_t> parts =
         has_parts(engine_.exchange) ? cut() : std::vector<std::uint64_t>();
-    for (std::uint32_t i = 0; i < options_.tensors; ++i)
-      tensors.push_back({.name = "tensor " + std::to_string(i), .bytes = options_.bytes, .parts = parts});
-    if (engine_.exchange == ExchangeUse::fsdp) {
-      for (std::uint32_t i = 0; i < options_.tensors; ++i)
-        tensors.push_back({.name = "gradient " + std::to_string(i), .bytes = options_.bytes, .parts = parts});
-    }
-    for (BpsClient& client : clients_) {
-      auto ids = client.declare(tensors, options_.dtype);
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      std::vector<BpsClient::Tensor> tensors;
+      const auto add = [&](const std::string& name) {
+        tensors.push_back({.name = name, .bytes = options_.bytes, .parts = parts, .ranks = group_of(i)});
+      };
+      for (std::uint32_t k = 0; k < options_.tensors; ++k)
+        add("tensor " + std::to_string(k));
+      for (std::uint32_t k = 0; engine_.exchange == ExchangeUse::fsdp && k < options_.tensors; ++k)
+        add("gradient " + std::to_string(k));
+      auto ids = clients_[i].declare(tensors, options_.dtype);
       if (!ids) return ids.error();
       tensors_.push_back(std::move(*ids));
     }
@@ -60,10 +63,10 @@ class BpsEngine final : public Engine {
       const bool is_copied = engine_.exchange == ExchangeUse::broadcast;
       const std::span<std::byte> memory = is_copied ? memory_[i].out : memory_[i].in;
       // What comes from elsewhere is not there before.
-      if (is_copied && rank_of(i) != root_of(round)) {
+      if (is_copied && place_of(i) != root_of(round)) {
         std::fill(memory.begin(), memory.end(), std::byte{0xff});
       } else {
-        fill_contribution(pattern_, rank_of(i), round, memory);
+        fill_contribution(pattern_, place_of(i), seen_in(i, round), memory);
       }
       if (gathers()) forget_others(i);
     }
@@ -83,9 +86,9 @@ class BpsEngine final : public Engine {
       if (has_parts(engine_.exchange)) {
         wrong = check_parts(i, round);
       } else if (engine_.exchange == ExchangeUse::broadcast) {
-        wrong = check_contribution(pattern_, root_of(round), round, memory_[i].out);
-      } else if (engine_.exchange == ExchangeUse::push_pull || rank_of(i) == root_of(round)) {
-        wrong = check_sum(pattern_, round, memory_[i].out);
+        wrong = check_contribution(pattern_, root_of(round), seen_in(i, round), memory_[i].out);
+      } else if (engine_.exchange == ExchangeUse::push_pull || place_of(i) == root_of(round)) {
+        wrong = check_sum(pattern_, seen_in(i, round), memory_[i].out);
       }
       if (!wrong.empty()) return make_error(ErrorCode::internal, wrong);
     }
@@ -99,6 +102,20 @@ class BpsEngine final : public Engine {
     std::span<std::byte> sums;  // of fsdp
   };
 
+  // ---- groups: consecutive ranks, each known by its place ----
+
+  std::uint32_t place_of(std::uint32_t client) const { return rank_of(client) % sharing_; }
+  std::uint32_t first_of(std::uint32_t client) const { return rank_of(client) - place_of(client); }
+  std::vector<std::int32_t> group_of(std::uint32_t client) const {
+    std::vector<std::int32_t> ranks(engine_.groups > 1 ? sharing_ : 0);
+    std::iota(ranks.begin(), ranks.end(), static_cast<std::int32_t>(first_of(client)));
+    return ranks;
+  }
+  // What groups push in the same round differs.
+  std::uint64_t seen_in(std::uint32_t client, std::uint64_t round) const {
+    return round + first_of(client) * std::uint64_t{1'000'003};
+  }
+
   // ---- parts ----
 
   bool gathers() const {
@@ -107,25 +124,25 @@ class BpsEngine final : public Engine {
   // As equal as can be.
   std::vector<std::uint64_t> cut() const {
     std::vector<std::uint64_t> parts;
-    for (std::uint32_t rank = 0; rank < options_.workers; ++rank)
-      parts.push_back((part_begin(rank + 1) - part_begin(rank)) / size_of(options_.dtype));
+    for (std::uint32_t place = 0; place < sharing_; ++place)
+      parts.push_back((part_begin(place + 1) - part_begin(place)) / size_of(options_.dtype));
     return parts;
   }
-  std::size_t part_begin(std::uint32_t rank) const {
+  std::size_t part_begin(std::uint32_t place) const {
     const std::uint64_t elements = options_.bytes / size_of(options_.dtype);
-    return elements * rank / options_.workers * size_of(options_.dtype);
+    return elements * place / sharing_ * size_of(options_.dtype);
   }
-  std::span<std::byte> part(std::span<std::byte> tensor, std::uint32_t rank) const {
-    return tensor.subspan(part_begin(rank), part_begin(rank + 1) - part_begin(rank));
+  std::span<std::byte> part(std::span<std::byte> tensor, std::uint32_t place) const {
+    return tensor.subspan(part_begin(place), part_begin(place + 1) - part_begin(place));
   }
   // In the output, or all of it if it is not where the input is.
   void forget_others(std::uint32_t client) {
     const bool is_one = memory_[client].in.data() == memory_[client].out.data();
     for (std::uint32_t k = 0; k < options_.tensors; ++k) {
       const std::span<std::byte> out = tensor(memory_[client].out, k);
-      for (std::uint32_t rank = 0; rank < options_.workers; ++rank) {
-        const std::span<std::byte> theirs = part(out, rank);
-        if (!is_one || rank != rank_of(client)) std::fill(theirs.begin(), theirs.end(), std::byte{0xff});
+      for (std::uint32_t place = 0; place < sharing_; ++place) {
+        const std::span<std::byte> theirs = part(out, place);
+        if (!is_one || place != place_of(client)) std::fill(theirs.begin(), theirs.end(), std::byte{0xff});
       }
     }
   }
@@ -142,15 +159,15 @@ class BpsEngine final : public Engine {
     std::string wrong;
     for (std::uint32_t k = 0; k < options_.tensors && wrong.empty(); ++k) {
       const std::uint64_t begin = k * options_.bytes;
-      const auto first = [&](std::uint32_t rank) {
-        return (begin + part_begin(rank)) / size_of(options_.dtype);
+      const auto first = [&](std::uint32_t place) {
+        return (begin + part_begin(place)) / size_of(options_.dtype);
       };
-      const std::uint32_t own = rank_of(client);
+      const std::uint64_t seen = seen_in(client, round);
       if (engine_.exchange != ExchangeUse::all_gather)
-        wrong = check_sum(pattern_, round, scattered(client, k), first(own));
-      for (std::uint32_t rank = 0; gathers() && rank < options_.workers && wrong.empty(); ++rank) {
-        const std::span<std::byte> theirs = part(tensor(memory_[client].out, k), rank);
-        wrong = check_contribution(pattern_, rank, round, theirs, first(rank));
+        wrong = check_sum(pattern_, seen, scattered(client, k), first(place_of(client)));
+      for (std::uint32_t place = 0; gathers() && place < sharing_ && wrong.empty(); ++place) {
+        const std::span<std::byte> theirs = part(tensor(memory_[client].out, k), place);
+        wrong = check_contribution(pattern_, place, seen, theirs, first(place));
       }
     }
     return wrong;
@@ -158,8 +175,8 @@ class BpsEngine final : public Engine {
   // Where a sum comes: what is gathered has the output.
   std::span<std::byte> scattered(std::uint32_t client, std::uint32_t index) {
     if (engine_.exchange != ExchangeUse::fsdp)
-      return part(tensor(memory_[client].out, index), rank_of(client));
-    return part(tensor(memory_[client].sums, index), rank_of(client));
+      return part(tensor(memory_[client].out, index), place_of(client));
+    return part(tensor(memory_[client].sums, index), place_of(client));
   }
 
   Status start_all(ExchangeUse what, std::uint32_t root) {
@@ -212,10 +229,10 @@ class BpsEngine final : public Engine {
     const bps_tensor id = tensors_[client][index];
     const std::span<std::byte> in = tensor(memory_[client].in, index);
     const std::span<std::byte> out = tensor(memory_[client].out, index);
-    if (what == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, root);
-    if (what == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, root);
+    if (what == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, first_of(client) + root);
+    if (what == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, first_of(client) + root);
     if (what == ExchangeUse::all_gather)
-      return clients_[client].all_gather(id, part(in, rank_of(client)), out);
+      return clients_[client].all_gather(id, part(in, place_of(client)), out);
     if (what == ExchangeUse::reduce_scatter) {
       const bool is_beside = engine_.exchange == ExchangeUse::fsdp;
       const bps_tensor gradient = is_beside ? tensors_[client][options_.tensors + index] : id;
@@ -226,7 +243,7 @@ class BpsEngine final : public Engine {
   }
 
   // All of an answer, then it is given back.
-  Status check_view(BpsHandle& operation, std::uint64_t round, std::uint64_t first_byte) {
+  Status check_view(BpsHandle& operation, std::uint64_t seen, std::uint64_t first_byte) {
     std::uint64_t next = 0;
     std::string wrong;
     for (std::size_t index = 0; next < options_.bytes; ++index) {
@@ -238,7 +255,7 @@ class BpsEngine final : public Engine {
                               std::to_string(piece->offset) + ", not " + std::to_string(next));
       }
       if (wrong.empty())
-        wrong = check_sum(pattern_, round, piece->bytes, (first_byte + next) / size_of(pattern_.dtype));
+        wrong = check_sum(pattern_, seen, piece->bytes, (first_byte + next) / size_of(pattern_.dtype));
       next += piece->bytes.size();
     }
     if (Status status = operation.release(); !status) return status;
@@ -248,15 +265,16 @@ class BpsEngine final : public Engine {
   Status check_views(std::uint64_t round) {
     Status result;
     for (std::size_t i = 0; i < operations_.size(); ++i) {
-      Status status = check_view(operations_[i], round, i % options_.tensors * options_.bytes);
+      const auto client = static_cast<std::uint32_t>(i / options_.tensors);
+      Status status =
+          check_view(operations_[i], seen_in(client, round), i % options_.tensors * options_.bytes);
       if (!status && result) result = std::move(status);
     }
     return result;
   }
 
-  std::uint32_t root_of(std::uint64_t round) const {
-    return static_cast<std::uint32_t>(round % options_.workers);
-  }
+  // Its place.
+  std::uint32_t root_of(std::uint64_t round) const { return static_cast<std::uint32_t>(round % sharing_); }
 
   std::uint32_t rank_of(std::uint32_t client) const { return options_.index * options_.clients + client; }
 
@@ -271,6 +289,7 @@ class BpsEngine final : public Engine {
   const WorkerOptions options_;
   const EngineOptions engine_;
   const std::string job_;
+  const std::uint32_t sharing_;  // ranks of a group
   const Pattern pattern_;
   const Buffer& in_;
   const Buffer& out_;

@@ -5,7 +5,7 @@
 
 namespace bps {
 
-Parts::Parts(const std::vector<std::uint64_t>& counts) {
+Parts::Parts(const std::vector<std::uint64_t>& counts, RankList ranks) : ranks_(std::move(ranks)) {
   if (counts.size() == 1) even_ = counts.front();
   if (counts.size() < 2) return;
   std::vector<std::uint64_t> ends;
@@ -34,12 +34,14 @@ bool Parts::fit(const std::vector<std::uint64_t>& counts, std::uint64_t ranks, s
   return left == 0;
 }
 
-std::uint64_t Parts::begin(Rank rank) const {
-  if (even_) return *even_ * rank.value;
-  return rank.value == 0 ? 0 : (*ends_)[rank.value - 1];
+std::uint64_t Parts::begin_at(std::uint32_t place) const {
+  if (even_) return *even_ * place;
+  return place == 0 ? 0 : (*ends_)[place - 1];
 }
 
-std::uint64_t Parts::elements(Rank rank) const { return even_ ? *even_ : (*ends_)[rank.value] - begin(rank); }
+std::uint64_t Parts::elements_at(std::uint32_t place) const {
+  return even_ ? *even_ : (*ends_)[place] - begin_at(place);
+}
 
 bool Parts::cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ranks) const {
   const std::uint64_t end = begin + elements;
@@ -48,19 +50,19 @@ bool Parts::cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ran
   return ends_ != nullptr && ends_->size() <= ranks && end <= ends_->back();
 }
 
-Rank Parts::owner_of(std::uint64_t element) const {
-  if (even_) return Rank{static_cast<std::uint32_t>(element / *even_)};
+std::uint32_t Parts::owner_of(std::uint64_t element) const {
+  if (even_) return static_cast<std::uint32_t>(element / *even_);
   const auto end = std::upper_bound(ends_->begin(), ends_->end(), element);
-  return Rank{static_cast<std::uint32_t>(end - ends_->begin())};
+  return static_cast<std::uint32_t>(end - ends_->begin());
 }
 
 std::vector<Parts::Slice> Parts::owners(std::uint64_t begin, std::uint64_t elements) const {
   std::vector<Slice> slices;
   const std::uint64_t end = begin + elements;
   for (std::uint64_t from = begin; from < end;) {
-    const Rank rank = owner_of(from);
-    const std::uint64_t to = std::min(this->begin(rank) + this->elements(rank), end);
-    slices.push_back({rank, from - begin, to - from});
+    const std::uint32_t place = owner_of(from);
+    const std::uint64_t to = std::min(begin_at(place) + elements_at(place), end);
+    slices.push_back({ranks_.at(place), from - begin, to - from});
     from = to;
   }
   return slices;
@@ -68,9 +70,9 @@ std::vector<Parts::Slice> Parts::owners(std::uint64_t begin, std::uint64_t eleme
 
 std::optional<Rank> Parts::only_owner(std::uint64_t begin, std::uint64_t elements) const {
   if (elements == 0) return std::nullopt;
-  const Rank rank = owner_of(begin);
-  if (begin + elements > this->begin(rank) + this->elements(rank)) return std::nullopt;
-  return rank;
+  const std::uint32_t place = owner_of(begin);
+  if (begin + elements > begin_at(place) + elements_at(place)) return std::nullopt;
+  return ranks_.at(place);
 }
 
 }  // namespace bps

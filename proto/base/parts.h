@@ -1,4 +1,5 @@
-// A tensor that is cut into parts, one for each rank, in rank order: whose is which element.
+// A tensor that is cut into parts, one for each rank that shares it, in the order of these: whose is which
+// element.
 //
 // Pure. Immutable, so copies share their numbers, and any thread may read them.
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "proto/base/ids.h"
+#include "proto/base/rank_list.h"
 
 namespace bps {
 
@@ -24,8 +26,8 @@ class Parts {
   };
 
   Parts() = default;  // the tensor has none
-  // As in a declaration: one number if all parts are equal, else one for each rank.
-  explicit Parts(const std::vector<std::uint64_t>& counts);
+  // As in a declaration: one number if all parts are equal, else one for each of the ranks.
+  explicit Parts(const std::vector<std::uint64_t>& counts, RankList ranks = {});
 
   // The shortest way to say the same: see the constructor.
   static std::vector<std::uint64_t> shortest(std::vector<std::uint64_t> counts);
@@ -33,8 +35,9 @@ class Parts {
   static bool fit(const std::vector<std::uint64_t>& counts, std::uint64_t ranks, std::uint64_t elements);
 
   explicit operator bool() const { return even_.has_value() || ends_ != nullptr; }
-  std::uint64_t begin(Rank rank) const;
-  std::uint64_t elements(Rank rank) const;
+  // Of one of the ranks.
+  std::uint64_t begin(Rank rank) const { return begin_at(*ranks_.place_of(rank)); }
+  std::uint64_t elements(Rank rank) const { return elements_at(*ranks_.place_of(rank)); }
 
   // So many ranks have these elements. To be asked before owners() if it is not known.
   bool cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ranks) const;
@@ -44,10 +47,14 @@ class Parts {
   std::optional<Rank> only_owner(std::uint64_t begin, std::uint64_t elements) const;
 
  private:
-  Rank owner_of(std::uint64_t element) const;
+  // By the place of its rank.
+  std::uint64_t begin_at(std::uint32_t place) const;
+  std::uint64_t elements_at(std::uint32_t place) const;
+  std::uint32_t owner_of(std::uint64_t element) const;
 
+  RankList ranks_;
   std::optional<std::uint64_t> even_;
-  std::shared_ptr<const std::vector<std::uint64_t>> ends_;  // by rank, of unequal ones
+  std::shared_ptr<const std::vector<std::uint64_t>> ends_;  // by place, of unequal ones
 };
 
 }  // namespace bps

@@ -201,6 +201,8 @@ struct TensorDeclaration {
   std::uint32_t staleness = kUnboundedStaleness;
   // Elements of each rank's part, in the shortest form (Parts); empty: it has none.
   std::vector<std::uint64_t> parts = {};
+  // That share it, in the order in which they are summed (RankList); empty: all of the job.
+  std::vector<Rank> ranks = {};
   friend bool operator==(const TensorDeclaration&, const TensorDeclaration&) = default;
 };
 
@@ -285,7 +287,9 @@ struct TensorSlices {
   std::uint32_t staleness = kUnboundedStaleness;
   std::int32_t priority = 0;
   std::vector<PartitionSlice> partitions;  // those this server owns
-  std::vector<std::uint64_t> parts = {};   // as declared; a server does not say them back
+  // As declared; a server does not say them back.
+  std::vector<std::uint64_t> parts = {};
+  std::vector<Rank> ranks = {};
   friend bool operator==(const TensorSlices&, const TensorSlices&) = default;
 };
 

@@ -15,10 +15,23 @@ namespace {
 constexpr std::size_t kMaxAsked = 4096;
 constexpr std::size_t kMaxJobsNamed = 8;
 
+// With this name; of a rank, those that it shares.
+std::vector<std::optional<TensorId>> tensors_of(const Job& job, const std::string& name,
+                                                std::optional<Rank> rank) {
+  std::vector<std::optional<TensorId>> found;
+  const TensorCatalog* const tensors = job.tensors();
+  if (tensors == nullptr) return found;
+  tensors->each_named(name, [&](TensorId id) {
+    if (!rank || (*tensors)[id].ranks.has(*rank)) found.emplace_back(id);
+  });
+  return found;
+}
+
 }  // namespace
 
 // Sets `error` if there is no such job or tensor.
-std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query, Error& error) const {
+std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query, std::optional<Rank> rank,
+                                                           Error& error) const {
   std::vector<ServerQueries::Target> targets;
   std::size_t asked = 0;
   bool job_known = query.job.empty();
@@ -29,19 +42,22 @@ std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query
     if (named++ < kMaxJobsNamed) names += (names.empty() ? "" : ", ") + job->name();
     if (job->ended() || (!query.job.empty() && job->name() != query.job)) continue;
     job_known = true;
-    ServerQueries::Target target{run, std::nullopt, {}};
-    const bool asks_servers = query.subject != Subject::declaration && query.subject != Subject::drop;
+    std::vector<std::optional<TensorId>> about(1);
     if (query.subject == Subject::tensor) {
-      if (job->tensors() != nullptr) target.tensor = job->tensors()->find(query.tensor);
-      if (!target.tensor) continue;
+      about = tensors_of(*job, query.tensor, rank);
+      if (about.empty()) continue;
       tensor_known = true;
     }
-    if (asks_servers) target.servers.assign(job->servers().begin(), job->servers().end());
+    const bool asks_servers = query.subject != Subject::declaration && query.subject != Subject::drop;
+    std::vector<ServerId> servers;
+    if (asks_servers) servers.assign(job->servers().begin(), job->servers().end());
     // What those who are missing do instead.
-    if (asks_servers) targets.push_back({run, std::nullopt, target.servers, true});
-    if (target.tensor) asked += target.servers.size();
-    asked += target.servers.size();
-    targets.push_back(std::move(target));
+    if (asks_servers) targets.push_back({run, std::nullopt, servers, true});
+    if (query.subject == Subject::tensor) asked += servers.size();
+    for (const std::optional<TensorId> tensor : about) {
+      asked += servers.size();
+      targets.push_back({run, tensor, servers});
+    }
   }
   if (!job_known) {
     error = make_error(ErrorCode::invalid_argument, fmt::format("there is no job '{}'", query.job),
@@ -57,9 +73,9 @@ std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query
   return targets;
 }
 
-void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query) {
+void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query, std::optional<Rank> rank) {
   Error error;
-  std::vector<ServerQueries::Target> targets = targets_of(query, error);
+  std::vector<ServerQueries::Target> targets = targets_of(query, rank, error);
   if (error.code == ErrorCode::ok && !tables_.queries.may_ask(id)) {
     error = make_error(ErrorCode::out_of_memory, "too many questions are open", "ask again later");
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "scheduler/job/round_cycles.h"
@@ -17,12 +18,14 @@ class WaitAnswers {
  public:
   explicit WaitAnswers(Tables& tables) : tables_(tables) {}
 
-  void ask(TimePoint now, PeerId id, AskWaits query);
+  // `rank`: of the worker that asks. Of tensors with the same name it means those that it shares.
+  void ask(TimePoint now, PeerId id, AskWaits query, std::optional<Rank> rank = {});
   // Sends what servers are asked, and what is answered.
   void carry_on(TimePoint now);
 
  private:
-  std::vector<ServerQueries::Target> targets_of(const AskWaits& query, Error& error) const;
+  std::vector<ServerQueries::Target> targets_of(const AskWaits& query, std::optional<Rank> rank,
+                                                Error& error) const;
   // Of what many may have asked at once: found once.
   using Cycles = std::map<const OpenRounds*, RoundCycles>;
   void answer(TimePoint now, const ServerQueries::Answered& answered, Cycles& cycles);

@@ -117,18 +117,18 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
     out.back().age_ms = age_ms(move_since_, now);
   }
   if (!parts_.tensors.is_open()) return out;
-  const std::optional<TensorId> asked =
-      query.tensor.empty() ? std::nullopt : parts_.tensors.catalog().find(query.tensor);
   for (const TensorTable::Unconfirmed& batch : parts_.tensors.table().unconfirmed()) {
     if (out.size() == kMaxWaitsNamed) break;
-    const bool meant = std::find(batch.tensors.begin(), batch.tensors.end(), asked) != batch.tensors.end();
-    if (!meant && !query.tensor.empty()) continue;
+    const auto is_meant = [&](TensorId tensor) {
+      return query.tensor.empty() || name_of(tensor) == query.tensor;
+    };
+    const auto meant = std::find_if(batch.tensors.begin(), batch.tensors.end(), is_meant);
+    if (meant == batch.tensors.end()) continue;
     std::vector<Party> missing;
     for (const ServerId server : batch.waiting)
       missing.push_back(run_.servers.party(server, silence));
     out.push_back(wait(WaitKind::declaration, std::move(missing), batch.servers));
-    if (const auto* tensor = parts_.tensors.catalog().declaration_of(meant ? *asked : batch.tensors.front()))
-      out.back().tensor = tensor->name;
+    out.back().tensor = name_of(*meant);
     if (unconfirmed_since_.what == batch.number) out.back().age_ms = age_ms(unconfirmed_since_, now);
   }
   return out;
@@ -148,7 +148,7 @@ std::vector<Wait> JobWaits::drops(const std::string& name, const Silence& silenc
     if (out.size() == kMaxWaitsNamed) break;
     const TensorCatalog::Tensor& tensor = catalog[id];
     std::vector<Party> missing;
-    std::size_t expected = run_.membership.workers().size();
+    std::size_t expected = tensor.ranks.size(static_cast<std::uint32_t>(run_.membership.workers().size()));
     if (tensor.state == TensorCatalog::State::ending) {
       for (const ServerId server : parts_.tensors.drops().freeing(id))
         missing.push_back(run_.servers.party(server, silence));

@@ -53,7 +53,8 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   Tensor& tensor = insert(id).first;
   tensor.declaration = declaration;
   tensor.declared_by = rank;
-  tensor.has_it.assign(config_.world_size, false);
+  tensor.ranks = RankList(declaration.ranks);
+  take_back(tensor);
   tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
   tensor.partitioner = partitioner;
   tensor.owners.resize(partitions);
@@ -79,9 +80,17 @@ bool TensorCatalog::has_declared(TensorId id, Rank rank) const {
   return rank.value >= has_it.size() || has_it[rank.value];
 }
 
-void TensorCatalog::take_back(TensorId id) { (*this)[id].has_it.assign(config_.world_size, false); }
+void TensorCatalog::take_back(Tensor& tensor) const {
+  tensor.has_it.assign(config_.world_size, !tensor.ranks.is_all());
+  if (tensor.ranks.is_all()) return;
+  for (const Rank rank : tensor.ranks.ranks())
+    if (rank.value < config_.world_size) tensor.has_it[rank.value] = false;
+}
+
+void TensorCatalog::take_back(TensorId id) { take_back((*this)[id]); }
 
 void TensorCatalog::take_back(TensorId id, Rank rank) {
+  if (!(*this)[id].ranks.has(rank)) return;
   std::vector<bool>& has_it = (*this)[id].has_it;
   if (has_it.empty()) has_it.assign(config_.world_size, true);
   if (rank.value < has_it.size()) has_it[rank.value] = false;
@@ -96,8 +105,9 @@ void TensorCatalog::note_dropped(TensorId id, Rank rank) {
 }
 
 bool TensorCatalog::has_dropped(TensorId id, Rank rank) const {
-  const std::vector<bool>& dropped = (*this)[id].dropped;
-  return rank.value < dropped.size() && dropped[rank.value];
+  const Tensor& tensor = (*this)[id];
+  if (!tensor.ranks.has(rank)) return true;
+  return rank.value < tensor.dropped.size() && tensor.dropped[rank.value];
 }
 
 void TensorCatalog::remove(TensorId id) {
@@ -129,8 +139,8 @@ PartitionSlice TensorCatalog::slice_of(const Tensor& tensor, std::uint32_t index
 TensorSlices TensorCatalog::without_partitions(TensorId id) const {
   const TensorDeclaration& declaration = (*this)[id].declaration;
   return {
-      id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
-      {}, declaration.parts};
+      id, declaration.name,  declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
+      {}, declaration.parts, declaration.ranks};
 }
 
 std::vector<TensorCatalog::Slices> TensorCatalog::slices_of(const std::vector<TensorId>& tensors) const {
@@ -186,17 +196,16 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
       const ServerId server = config_.lanes[tensor.owners[i].value].server;
       const std::pair key{server, known ? 0 : tensor.batch};
       DeclareSlices& piece = pieces[key];
-      // Parts count as partitions do: both have limits.
-      const std::size_t parts = told.count(server) == 0 ? tensor.declaration.parts.size() : 0;
+      const std::size_t lists = told.count(server) == 0 ? listed(tensor.declaration) : 0;
       const bool full = piece.tensors.size() == kMaxTensorsPerDeclare && told.count(server) == 0;
-      if (full || partitions[key] + parts >= kMaxPartitionsPerDeclare) {
+      if (full || partitions[key] + lists >= kMaxPartitionsPerDeclare) {
         flush(key, piece);
         partitions[key] = 0;
         told.erase(server);
       }
       if (told.insert(server).second) {
         piece.tensors.push_back(without_partitions(id));
-        partitions[key] += tensor.declaration.parts.size();
+        partitions[key] += listed(tensor.declaration);
       }
       piece.tensors.back().partitions.push_back(slice_of(tensor, i));
       ++partitions[key];
@@ -243,7 +252,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
                                   placed.tensor.value, declaration.name, config_.job),
                       "start the job again");
   };
-  if (!check_parts(declaration, config_.world_size)) return contradicts("the parts");
+  if (!check_shape(declaration, reporter, config_.world_size)) return contradicts("the ranks or the parts");
   if (placed.owners.size() != partitions_of(declaration)) return contradicts("the number of partitions");
   if (placed.tensor.value >= config_.max_tensors) return contradicts("the number");
   skip(TensorId{placed.tensor.value + 1},
@@ -258,7 +267,8 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     tensor.declaration = declaration;
     tensor.declaration.priority = placed.priority;
     tensor.declared_by = reporter;
-    tensor.has_it.assign(config_.world_size, false);
+    tensor.ranks = RankList(declaration.ranks);
+    take_back(tensor);
     tensor.first = placed.first_partition;
     tensor.partitioner = partitioner_of(declaration, config_.partition_bytes);
     tensor.owners = placed.owners;
@@ -282,12 +292,6 @@ void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
 
 // ---- one tensor ----
 
-std::optional<TensorId> TensorCatalog::find(const std::string& name) const {
-  std::optional<TensorId> last;
-  each_named(name, [&](TensorId id) { last = std::max(last.value_or(id), id); });
-  return last;
-}
-
 std::optional<TensorId> TensorCatalog::find(const std::string& name, Rank rank) const {
   std::optional<TensorId> first;
   each_named(name, [&](TensorId id) {
@@ -308,8 +312,8 @@ std::set<ServerId> TensorCatalog::servers_of(const Tensor& tensor) const {
 }
 
 bool TensorCatalog::alike(const TensorDeclaration& a, const TensorDeclaration& b) {
-  return a.dtype == b.dtype && a.elements == b.elements && a.parts == b.parts && a.mode == b.mode &&
-         (a.mode == Mode::sync || a.staleness == b.staleness);
+  return a.dtype == b.dtype && a.elements == b.elements && a.parts == b.parts && a.ranks == b.ranks &&
+         a.mode == b.mode && (a.mode == Mode::sync || a.staleness == b.staleness);
 }
 
 // ---- all of them ----

@@ -7,8 +7,8 @@
 //     refused     failed             ^
 //                   +----------------+
 //
-// Several tensors may have the same name: of those, a rank has dropped all but one. Numbers are not used
-// again.
+// Several tensors may have the same name: of those that a rank shares, it has dropped all but one. So groups
+// without a common rank have names of their own. Numbers are not used again.
 //
 // Owner: TensorTable, which changes states, and TensorDrops, which ends tensors; Handoff and Recovery change
 // owners, through it. Pure. Limits: those of Config. A reference to a tensor is valid until it is removed.
@@ -25,10 +25,11 @@
 #include <vector>
 
 #include "proto/base/assert.h"
+#include "proto/base/rank_list.h"
 #include "proto/base/result.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/messages.h"
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
 #include "scheduler/placement/partition_assigner.h"
 #include "scheduler/report.h"
 
@@ -60,8 +61,10 @@ class TensorCatalog {
     Error error;  // refused, failed
     PartitionId first;
     Partitioner partitioner{0, DType::f32, kMinPartitionBytes};
+    RankList ranks;  // that share it
     std::vector<LaneIndex> owners;
-    std::uint64_t batch = 0;    // that servers have to confirm, of the TensorTable; 0: none
+    std::uint64_t batch = 0;  // that servers have to confirm, of the TensorTable; 0: none
+    // Of the ranks that share it. The others count as ranks that have declared it, and dropped it.
     std::vector<bool> has_it;   // has_it[r]: rank r has declared the tensor; empty: all ranks have
     std::vector<bool> dropped;  // dropped[r]: rank r has dropped the tensor; no rank past its end has
   };
@@ -125,9 +128,7 @@ class TensorCatalog {
     for (auto entry = begin; entry != end; ++entry)
       visit(entry->second);
   }
-  // The last one of this name.
-  std::optional<TensorId> find(const std::string& name) const;
-  // The first one that the rank has not dropped: what it means when it declares the name.
+  // The first one that the rank shares and has not dropped: what it means when it declares the name.
   std::optional<TensorId> find(const std::string& name, Rank rank) const;
   bool has(TensorId id) const { return id.value < index_.size() && index_[id.value] != nullptr; }
   // False also if there was one.
@@ -183,6 +184,7 @@ class TensorCatalog {
     return declaration.elements * size_of(declaration.dtype);
   }
   std::pair<Tensor&, bool> insert(TensorId id);  // true: it is new
+  void take_back(Tensor& tensor) const;
   PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
   TensorSlices without_partitions(TensorId id) const;
 

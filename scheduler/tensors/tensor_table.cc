@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "proto/base/config/units.h"
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
+#include "scheduler/text.h"
 
 namespace bps {
 namespace {
@@ -21,6 +22,7 @@ std::string text_of(const std::vector<std::uint64_t>& parts) {
 
 std::string text_of(const TensorDeclaration& declaration) {
   std::string text = fmt::format("{} x {}", name_of(declaration.dtype), declaration.elements);
+  if (!declaration.ranks.empty()) text += " of " + ranks_text(declaration.ranks);
   if (!declaration.parts.empty()) text += " in parts of " + text_of(declaration.parts);
   if (declaration.mode == Mode::sync) return text;
   text += " async, staleness ";
@@ -69,18 +71,18 @@ Status TensorTable::declare(Rank rank, const Declare& declare) {
 
 TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& declaration,
                                        std::uint64_t& partitions, Batch& batch) {
-  if (Status status = check_parts(declaration, catalog_.world_size()); !status)
+  if (Status status = check_shape(declaration, rank, catalog_.world_size()); !status)
     return {std::nullopt, status.error()};
-  // Parts count as partitions do: both are in one message to a server.
-  const std::uint64_t count = catalog_.partitions_of(declaration) + declaration.parts.size();
+  const std::uint64_t count = catalog_.partitions_of(declaration) + listed(declaration);
   if (partitions + count > kMaxPartitionsPerDeclare) {
-    return {std::nullopt,
-            make_error(
-                ErrorCode::invalid_argument,
-                fmt::format("tensor '{}' brings the declaration to more than {} partitions of {}, and parts",
-                            declaration.name, kMaxPartitionsPerDeclare,
-                            rounded(ByteSize{catalog_.partition_bytes()})),
-                "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
+    return {
+        std::nullopt,
+        make_error(
+            ErrorCode::invalid_argument,
+            fmt::format(
+                "tensor '{}' brings the declaration to more than {} partitions of {}, parts and ranks",
+                declaration.name, kMaxPartitionsPerDeclare, rounded(ByteSize{catalog_.partition_bytes()})),
+            "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
   }
   partitions += count;
   if (const auto known = catalog_.find(declaration.name, rank)) {

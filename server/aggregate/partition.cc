@@ -9,12 +9,10 @@ std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCa
 }
 
 std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank) {
-  auto found = std::lower_bound(contributors.begin(), contributors.end(), rank,
-                                [](const Contributor& c, Rank wanted) { return c.rank < wanted; });
-  if (found == contributors.end() || found->rank != rank) {
-    found = std::find_if(contributors.begin(), contributors.end(),
-                         [&](const Contributor& c) { return c.holds(rank); });
-  }
+  // Mostly all ranks of the job contribute.
+  if (rank.value < contributors.size() && contributors[rank.value].rank == rank) return rank.value;
+  const auto found = std::find_if(contributors.begin(), contributors.end(),
+                                  [&](const Contributor& c) { return c.holds(rank); });
   return found == contributors.end() ? kNobody : static_cast<std::uint32_t>(found - contributors.begin());
 }
 

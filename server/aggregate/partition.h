@@ -19,7 +19,7 @@
 namespace bps {
 
 // A worker that takes part in the sums of a job, or a group of them that sum among themselves before
-// (decision 0019). Its place in the list, which is in rank order, is its index.
+// (decision 0019). Its place in the list, in the order of which contributions are added, is its index.
 struct Contributor {
   Rank rank;                       // of a group: the lowest one, which names it
   std::uint32_t weight = 1;        // ranks already summed in what it sends; at least 1

@@ -17,6 +17,7 @@
 #include "proto/base/ids.h"
 #include "server/aggregate/aggregator.h"
 #include "server/aggregate/round_clock.h"
+#include "server/shard/contributors.h"
 
 namespace bps {
 
@@ -26,6 +27,7 @@ struct JobPartition final : AccumulatorPool::Owner {
   void on_accumulators() override;
 
   ShardJob* job = nullptr;
+  std::shared_ptr<const Contributors> contributors;  // outlives the aggregator
   std::unique_ptr<Aggregator> aggregator;
   SlotReservations reserved;
   TensorId tensor;

@@ -13,12 +13,7 @@ namespace bps {
 
 ServerLane::ServerLane(ShardJob& job, const JobMember& member, const HelloLane& hello,
                        std::unique_ptr<Connection> connection)
-    : job_(job),
-      member_(member),
-      contributor_(member.contributor),
-      hello_(hello),
-      connection_(std::move(connection)),
-      frame_(Aggregate{}) {
+    : job_(job), member_(member), hello_(hello), connection_(std::move(connection)), frame_(Aggregate{}) {
   job_.context().cpus.enter(hello_.cpu);
 }
 
@@ -88,9 +83,9 @@ void ServerLane::finish(PartitionId id, bool retained, std::span<std::byte> payl
     Actions& actions = job_.actions();
     const bool lane = destination_.kind == Destination::Kind::lane;
     if (retained) {
-      partition.aggregator->end_retained(contributor_, actions);
+      partition.aggregator->end_retained(contributor_to(partition), actions);
     } else {
-      partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
+      partition.aggregator->end(contributor_to(partition), lane ? payload.data() : nullptr, actions);
     }
     job_.carry_out(id, partition, actions);
     job_.give_back(std::move(buffer_));
@@ -102,11 +97,14 @@ void ServerLane::finish(PartitionId id, bool retained, std::span<std::byte> payl
 void ServerLane::resume(const Resume& resume) {
   if (Status status = check(resume); !status) return refuse(status.error());
   for (const StoredRounds& stored : resume.partitions) {
+    // Workers resume what has moved, whether they share it or not.
+    const JobPartition* const moved = job_.find(stored.partition);
+    if (moved != nullptr && moved->contributors->of(member_) == kNobody) continue;
     const Result<JobPartition*> partition = look_up(stored.partition, resume.epoch);
     if (!partition) return refuse(partition.error());
     if (*partition == nullptr) continue;
     Actions& actions = job_.actions();
-    (*partition)->aggregator->resume(contributor_, stored, actions);
+    (*partition)->aggregator->resume(contributor_to(**partition), stored, actions);
     job_.carry_out(stored.partition, **partition, actions);
   }
   job_.reap_dropped();
@@ -117,7 +115,7 @@ void ServerLane::take(const Stored& stored) {
   const Result<JobPartition*> partition = look_up(stored.partition, stored.epoch);
   if (!partition) return refuse(partition.error());
   if (*partition == nullptr) return;
-  (*partition)->aggregator->stored(contributor_, stored.round, job_.actions());
+  (*partition)->aggregator->stored(contributor_to(**partition), stored.round, job_.actions());
   job_.carry_out(stored.partition, **partition, job_.actions());
   job_.reap_dropped();
 }
@@ -134,7 +132,7 @@ bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   const std::uint64_t bytes = payload.bytes().size();
   partition->clock.named(push->round, job_.context().loop);
   Actions& actions = job_.actions();
-  if (!partition->aggregator->lend(contributor_, *push, payload, actions)) return false;
+  if (!partition->aggregator->lend(contributor_to(*partition), *push, payload, actions)) return false;
   taken_ += bytes;
   bytes_ = bytes;
   job_.carry_out(push->partition, *partition, actions);
@@ -164,11 +162,11 @@ bool ServerLane::begin(const Header& header, std::uint64_t bytes) {
   arriving_ = partition;
   ++partition->references;
   if constexpr (std::is_same_v<Header, Retained>) {
-    destination_ = partition->aggregator->begin_retained(contributor_, header, bytes);
+    destination_ = partition->aggregator->begin_retained(contributor_to(*partition), header, bytes);
   } else {
     partition->clock.named(header.round, job_.context().loop);
     Actions& actions = job_.actions();
-    destination_ = partition->aggregator->begin(contributor_, header, bytes, actions);
+    destination_ = partition->aggregator->begin(contributor_to(*partition), header, bytes, actions);
     job_.carry_out(header.partition, *partition, actions);
   }
   return true;
@@ -181,8 +179,15 @@ Result<JobPartition*> ServerLane::look_up(PartitionId id, Epoch epoch) const {
     return make_error(ErrorCode::protocol, fmt::format("partition {} is not on this shard", id.value),
                       "use the same bps version on all ranks");
   }
-  if (!owns(member_, id)) {
-    const JobMember* const owner = job_.owner_of(contributor_, id);
+  const std::uint32_t contributor = contributor_to(*partition);
+  if (contributor == kNobody) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("tensor '{}' is not of rank {}", partition->aggregator->shape().tensor,
+                                  hello_.rank.value),
+                      "use the same bps version on all ranks");
+  }
+  const JobMember* const owner = partition->contributors->member_of(contributor, id);
+  if (owner != &member_) {
     return make_error(
         ErrorCode::protocol,
         fmt::format("partition {} is {}'s in its group, not rank {}'s", id.value,
@@ -212,7 +217,7 @@ Status ServerLane::check(const Header& header) const {
         fmt::format("epoch {} and generation {} are newer than this server's, {} and {}", header.epoch.value,
                     header.generation.value, job_.epoch().value, job_.generation().value));
   }
-  if (contributor_ == kNoContributor) {
+  if (member_.contributor == kNobody) {
     return make_error(ErrorCode::protocol,
                       fmt::format("rank {} has weight 0 and contributes nothing itself", hello_.rank.value));
   }
@@ -280,7 +285,7 @@ bool ServerLane::goes_after(const Answer& a, const Answer& b) {
 
 void ServerLane::queue_answer(PartitionId id, JobPartition& partition, const Action& action) {
   ++partition.references;
-  partition.answering[contributor_] = action.round.value + 1;
+  partition.answering[contributor_to(partition)] = action.round.value + 1;
   answers_.push_back(Answer{&partition, id, partition.priority, action.round, action.payload, action.pin,
                             action.weight, action.version, action.broadcasts, action.applied});
   std::push_heap(answers_.begin(), answers_.end(), goes_after);
@@ -288,8 +293,12 @@ void ServerLane::queue_answer(PartitionId id, JobPartition& partition, const Act
   limit_queue();
 }
 
+std::uint32_t ServerLane::contributor_to(const JobPartition& partition) const {
+  return partition.contributors->of(member_);
+}
+
 void ServerLane::answered(JobPartition& partition, Round round) const {
-  std::uint64_t& newest = partition.answering[contributor_];
+  std::uint64_t& newest = partition.answering[contributor_to(partition)];
   if (newest == round.value + 1) newest = 0;
 }
 

@@ -31,14 +31,13 @@ struct JobMember;
 
 class ServerLane final : private ConnectionHandler {
  public:
-  static constexpr std::uint32_t kNoContributor = 0xffffffff;
   static constexpr std::size_t kSendAheadBytes = 64 * 1024;
   static constexpr Duration kLinger = std::chrono::seconds(1);  // to read why a connection was refused
   // To close the lanes of a run that is over, and save what they have lent: a worker that stands still for as
   // long as it may (kHeartbeatTimeout) has a second for that.
   static constexpr Duration kFarewell = kHeartbeatTimeout + std::chrono::seconds(1);
 
-  // `member` outlives it; its contributor is kNoContributor if its weight is 0.
+  // `member` outlives it.
   ServerLane(ShardJob& job, const JobMember& member, const HelloLane& hello,
              std::unique_ptr<Connection> connection);
   ~ServerLane() override;
@@ -147,6 +146,8 @@ class ServerLane final : private ConnectionHandler {
   void refuse(const Error& error);
   // Nothing that comes counts any more.
   bool is_over() const { return ended_ || lingers(); }
+  // What it is to one that look_up() has found.
+  std::uint32_t contributor_to(const JobPartition& partition) const;
   void answered(JobPartition& partition, Round round) const;
   void say(const Message& message);
   void limit_queue();
@@ -156,7 +157,6 @@ class ServerLane final : private ConnectionHandler {
 
   ShardJob& job_;
   const JobMember& member_;
-  const std::uint32_t contributor_;
   const HelloLane hello_;
   std::unique_ptr<Connection> connection_;
 

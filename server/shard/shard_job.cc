@@ -58,9 +58,10 @@ void ShardJob::go_on_granting() {
   if (grant_->accumulators()) accumulators_.replace(std::move(grant_->accumulators()));
   auto part = grant_->parts().begin();
   for (const TensorSlices& tensor : declare.tensors) {
-    const Parts parts(tensor.parts);
+    const TensorHere here{tensor, Parts(tensor.parts, RankList(tensor.ranks)), contributors_of(tensor.ranks),
+                          declare.moved};
     for (const PartitionSlice& slice : tensor.partitions)
-      add(tensor, slice, parts, declare.moved, std::move(*part++));
+      add(here, slice, std::move(*part++));
   }
   end_grant({});
 }
@@ -71,8 +72,8 @@ void ShardJob::end_grant(const Status& status) {
   if (const Granted granted = std::exchange(granted_, nullptr)) granted(status);
 }
 
-void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, const Parts& parts, bool moved,
-                   MemoryGrant::Part part) {
+void ShardJob::add(const TensorHere& here, const PartitionSlice& slice, MemoryGrant::Part part) {
+  const TensorSlices& tensor = here.slices;
   PartitionShape shape;
   shape.partition = slice.partition;
   shape.tensor = tensor.name;
@@ -80,19 +81,20 @@ void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, cons
   shape.elements = slice.elements;
   shape.mode = tensor.mode;
   shape.staleness = tensor.staleness;
-  if (parts) shape.owners = parts.owners(slice.begin, slice.elements);
-  shape.moved = moved;
+  if (here.parts) shape.owners = here.parts.owners(slice.begin, slice.elements);
+  shape.moved = here.moved;
   shape.had_losses = had_losses_;
   JobPartition& partition = partitions_.add(slice.partition, tensor.tensor);
   partition.job = this;
   partition.priority = tensor.priority;
   partition.epoch = epoch_;
   partition.clock.start(context_.loop.now());
-  partition.answering.resize(contributors_.size(), 0);
+  partition.contributors = here.contributors;
+  partition.answering.resize(here.contributors->list().size(), 0);
   partition.reserved = std::move(part.reserved);
   partition.aggregator =
-      Aggregator::create(std::move(shape), contributors_, memory(partition), std::move(part.own));
-  tell_past(slice.partition, *partition.aggregator);
+      Aggregator::create(std::move(shape), here.contributors->list(), memory(partition), std::move(part.own));
+  tell_past(slice.partition, partition);
   BPS_ASSERT(actions_.empty());  // nobody has pushed yet
 }
 
@@ -118,9 +120,8 @@ void ShardJob::name_absent(const Contributor& contributor, OpenRound& round) {
 
 void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) {
   const TimePoint now = context_.loop.now();
-  std::uint32_t live = 0;  // ranks
-  for (const Contributor& contributor : contributors_)
-    live += contributor.loss.empty() ? contributor.weight : 0;
+  const Contributors* counted = nullptr;
+  std::uint32_t live = 0;  // ranks of those
   OpenState state;
   const auto look = [&](PartitionId, const JobPartition& partition) {
     if (!partition.aggregator->open_state(state)) return;
@@ -131,9 +132,11 @@ void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, Tenso
     round.age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0));
     round.stage = state.stage;
     round.partitions = 1;
+    const Contributors& all = *partition.contributors;
+    if (std::exchange(counted, &all) != &all) live = all.live_ranks();
     round.expected = live;
     for (const std::uint32_t contributor : state.absent)
-      name_absent(contributors_[contributor], round);
+      name_absent(all[contributor], round);
     open.add(std::move(round));
     if (names != nullptr) names->try_emplace(partition.tensor, partition.aggregator->shape().tensor);
   };
@@ -143,7 +146,7 @@ void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, Tenso
 void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actions) {
   for (std::size_t i = 0; i < actions.size(); ++i) {  // unpin may add some
     const Action& action = actions[i];
-    ServerLane* const lane = lane_of(action.contributor, id);
+    ServerLane* const lane = lane_of(partition, action.contributor, id);
     switch (action.kind) {
       case Action::Kind::answer:
         // A worker that asks twice gets one answer at a time, however often it asks.
@@ -162,8 +165,9 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
       case Action::Kind::failed:
         if (partition.dropped) break;  // the scheduler tells the worker why, in better words
         if (const auto others = failures_.admit(context_.loop.now())) {
-          context_.log.info("job '{}', rank {}: {}{}", name_, contributors_[action.contributor].rank.value,
-                            action.error.message, *others);
+          context_.log.info("job '{}', rank {}: {}{}", name_,
+                            (*partition.contributors)[action.contributor].rank.value, action.error.message,
+                            *others);
         }
         if (lane != nullptr) lane->send_failure(id, action.round, action.error);
         break;
@@ -201,7 +205,7 @@ Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
   }
   member.last_session = hello.session;
   lanes_.push_back(std::make_unique<ServerLane>(*this, member, hello, std::move(connection)));
-  if (member.contributor != ServerLane::kNoContributor) lane_of_[member.place] = lanes_.back().get();
+  member.lane = lanes_.back().get();
   lanes_.back()->start(welcome);
   return {};
 }
@@ -213,13 +217,12 @@ void ShardJob::remove_lane(ServerLane& lane) {
   std::unique_ptr<ServerLane> owned = std::move(*place);
   lanes_.erase(place);
   if (lane.lingers()) leaving_.push_back(std::move(owned));
-  const std::uint32_t contributor = lane.member().contributor;
-  if (contributor == ServerLane::kNoContributor) return;
-  lane_of_[lane.member().place] = nullptr;  // before anything is answered
+  const JobMember& member = lane.member();
+  find_member(member.rank)->lane = nullptr;  // before anything is answered
   if (lane.arriving() != nullptr) --lane.arriving()->references;
   lane.release_answers([this](JobPartition& partition, std::uint32_t pin) { release(partition, pin); });
-  tell_all([&](PartitionId id, Aggregator& aggregator) {
-    if (owns(lane.member(), id)) aggregator.lost(contributor, actions_);
+  tell_all(member, [&](std::uint32_t contributor, PartitionId id, JobPartition& partition) {
+    if (partition.contributors->owns(member, id)) partition.aggregator->lost(contributor, actions_);
   });
   reap_dropped();
 }
@@ -251,7 +254,8 @@ void ShardJob::end(const Error& error, std::function<void()> all_closed) {
     lane->end(error.code == ErrorCode::ok ? nullptr : &error);
   }
   // Lanes that were refused before may still let go of answers, and rounds go on: nobody is told any more.
-  std::fill(lane_of_.begin(), lane_of_.end(), nullptr);
+  for (JobMember& member : members_)
+    member.lane = nullptr;
   if (open_lanes_ == 0) all_closed_();
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -115,11 +116,6 @@ class ShardJob {
                                    1);
   }
 
-  // The member of that group which the partition is for; null: it is left out of the job.
-  const JobMember* owner_of(std::uint32_t contributor, PartitionId partition) const {
-    return member_at_[groups_[contributor].place_of(partition)];
-  }
-
   AggregatorMemory memory(JobPartition& partition) {
     return AggregatorMemory{context_.slots, context_.budget, accumulators_, partition};
   }
@@ -130,26 +126,18 @@ class ShardJob {
   Generation generation() const { return generation_; }
 
  private:
-  // The members of a contributor: their places, one for each, also for those that are left out of the job.
-  struct Group {
-    std::uint32_t first = 0;
-    std::uint32_t size = 1;
-    bool left = false;  // one of them pushes no more, so the group does not
-
-    std::uint32_t place_of(PartitionId partition) const {
-      return size == 1 ? first : first + partition.value % size;
-    }
-  };
-
   // Over which the contributor sends this partition, and is answered; null: it is not there.
-  ServerLane* lane_of(std::uint32_t contributor, PartitionId partition) const {
-    return lane_of_[groups_[contributor].place_of(partition)];
+  static ServerLane* lane_of(const JobPartition& partition, std::uint32_t contributor, PartitionId id) {
+    const JobMember* const member = partition.contributors->member_of(contributor, id);
+    return member == nullptr ? nullptr : member->lane;
   }
 
   // Who is who. shard_job_members.cc
   void add_members(const std::vector<Member>& members);
   JobMember* find_member(Rank rank);
-  void tell_past(PartitionId id, Aggregator& aggregator);
+  // To a tensor of these ranks.
+  std::shared_ptr<Contributors> contributors_of(const std::vector<Rank>& ranks);
+  void tell_past(PartitionId id, JobPartition& partition);
   void lose(Rank rank, const std::string& loss);
   void close_lane(const JobMember& member);
   // An answer that a lane gives up.
@@ -157,14 +145,21 @@ class ShardJob {
 
   void go_on_granting();
   void end_grant(const Status& status);
-  void add(const TensorSlices& tensor, const PartitionSlice& slice, const Parts& parts, bool moved,
-           MemoryGrant::Part part);
+  struct TensorHere {
+    const TensorSlices& slices;
+    const Parts parts;
+    const std::shared_ptr<Contributors> contributors;
+    const bool moved;
+  };
+  void add(const TensorHere& tensor, const PartitionSlice& slice, MemoryGrant::Part part);
   static void name_absent(const Contributor& contributor, OpenRound& round);
-  // Tells every aggregator of the job something about one contributor.
+  // Tells every aggregator something to which the member contributes: tell(contributor, partition id, it).
   template <class Tell>
-  void tell_all(Tell tell) {
+  void tell_all(const JobMember& member, Tell tell) {
     partitions_.visit_all([&](PartitionId id, JobPartition& partition) {
-      tell(id, *partition.aggregator);
+      const std::uint32_t contributor = partition.contributors->of(member);
+      if (contributor == kNobody) return;
+      tell(contributor, id, partition);
       carry_out(id, partition, actions_);
     });
   }
@@ -174,10 +169,13 @@ class ShardJob {
   const std::string name_;
   Epoch epoch_;
   Generation generation_;
-  const bool had_losses_;                  // before it was opened here
-  std::vector<JobMember> members_;         // in rank order
-  std::size_t senders_ = 0;                // those with a weight
-  std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
+  const bool had_losses_;           // before it was opened here
+  std::vector<JobMember> members_;  // in rank order
+  std::size_t senders_ = 0;         // those with a weight
+  std::shared_ptr<Contributors> everyone_;
+  // Those of groups, as long as they have tensors here.
+  std::map<std::vector<Rank>, std::weak_ptr<Contributors>> groups_;
+  std::size_t groups_looked_at_ = 0;  // how many there were when those that are gone were removed
   LaneBuffers lane_buffers_;
   AccumulatorPool::Reserve accumulators_;
   std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
@@ -186,9 +184,6 @@ class ShardJob {
   JobPartitions partitions_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
-  std::vector<Group> groups_;                         // by contributor
-  std::vector<JobMember*> member_at_;                 // by place; null: left out
-  std::vector<ServerLane*> lane_of_;                  // by place
   Actions actions_;                                   // scratch
   LogLimit failures_;
   std::size_t open_lanes_ = 0;  // after end()

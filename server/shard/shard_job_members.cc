@@ -4,7 +4,6 @@
 // contributions, and with the first that is lost it is lost (decision 0019). Only what others may still ask
 // of a member alone, the answers of its own partitions, ends when that member goes.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "server/shard/shard_job.h"
@@ -12,32 +11,25 @@
 namespace bps {
 
 void ShardJob::add_members(const std::vector<Member>& members) {
-  std::map<Rank, std::uint32_t> contributor_of;  // by the lowest rank of its group
-  for (const Member& member : members) {
-    if (member.weight > 0) contributor_of.emplace(member.leader, member.weight);
+  members_.resize(members.size());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    members_[i].rank = members[i].rank;
+    members_[i].incarnation = members[i].incarnation;
+    senders_ += members[i].weight > 0 ? 1 : 0;
   }
-  for (auto& [leader, value] : contributor_of) {
-    const std::uint32_t size = std::exchange(value, static_cast<std::uint32_t>(contributors_.size()));
-    contributors_.push_back({leader, size});
-    groups_.push_back({static_cast<std::uint32_t>(lane_of_.size()), size});
-    lane_of_.resize(lane_of_.size() + size, nullptr);
+  everyone_ = std::make_shared<Contributors>(members_, members);
+}
+
+std::shared_ptr<Contributors> ShardJob::contributors_of(const std::vector<Rank>& ranks) {
+  if (ranks.empty()) return everyone_;
+  if (groups_.size() > 2 * groups_looked_at_) {
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+    groups_looked_at_ = groups_.size() + 1;
   }
-  member_at_.resize(lane_of_.size(), nullptr);
-  members_.reserve(members.size());
-  for (const Member& member : members) {
-    JobMember& entry = members_.emplace_back();
-    entry.rank = member.rank;
-    entry.incarnation = member.incarnation;
-    entry.contributor = ServerLane::kNoContributor;
-    if (member.weight == 0) continue;
-    ++senders_;
-    entry.contributor = contributor_of.at(member.leader);
-    entry.group_rank = member.group_rank;
-    entry.group_size = member.weight;
-    entry.place = groups_[entry.contributor].first + member.group_rank;
-    member_at_[entry.place] = &entry;
-    if (member.weight > 1) contributors_[entry.contributor].members.push_back(member.rank);
-  }
+  std::weak_ptr<Contributors>& group = groups_[ranks];
+  std::shared_ptr<Contributors> contributors = group.lock();
+  if (contributors == nullptr) group = contributors = std::make_shared<Contributors>(members_, ranks);
+  return contributors;
 }
 
 JobMember* ShardJob::find_member(Rank rank) {
@@ -47,11 +39,13 @@ JobMember* ShardJob::find_member(Rank rank) {
 }
 
 // What the aggregator of a new partition has missed.
-void ShardJob::tell_past(PartitionId id, Aggregator& aggregator) {
-  for (std::uint32_t i = 0; i < contributors_.size(); ++i) {
-    const JobMember* const owner = owner_of(i, id);
-    if (!contributors_[i].loss.empty()) aggregator.died(i, actions_);
-    if (groups_[i].left) aggregator.left(i, actions_);
+void ShardJob::tell_past(PartitionId id, JobPartition& partition) {
+  const Contributors& all = *partition.contributors;
+  Aggregator& aggregator = *partition.aggregator;
+  for (std::uint32_t i = 0; i < all.list().size(); ++i) {
+    const JobMember* const owner = all.member_of(i, id);
+    if (!all[i].loss.empty()) aggregator.died(i, actions_);
+    if (all.has_left(i)) aggregator.left(i, actions_);
     if (owner == nullptr || owner->gone || !owner->loss.empty()) aggregator.gone(i, actions_);
   }
 }
@@ -59,15 +53,15 @@ void ShardJob::tell_past(PartitionId id, Aggregator& aggregator) {
 void ShardJob::worker_left(Rank rank, bool lingers) {
   JobMember* const member = find_member(rank);
   if (member == nullptr) return;
+  const bool is_sender = member->contributor != kNobody;
+  const bool has_left = is_sender && everyone_->has_left(member->contributor);
   const bool leaves = !std::exchange(member->left, true);
   const bool goes = !lingers && !std::exchange(member->gone, true);
-  const std::uint32_t contributor = member->contributor;
-  if (contributor == ServerLane::kNoContributor) return;
-  const bool is_first =
-      leaves && contributors_[contributor].loss.empty() && !std::exchange(groups_[contributor].left, true);
-  tell_all([&](PartitionId id, Aggregator& aggregator) {
-    if (is_first) aggregator.left(contributor, actions_);
-    if (goes && owns(*member, id)) aggregator.gone(contributor, actions_);
+  if (!is_sender) return;
+  const bool is_first = leaves && !has_left && (*everyone_)[member->contributor].loss.empty();
+  tell_all(*member, [&](std::uint32_t contributor, PartitionId id, JobPartition& partition) {
+    if (is_first) partition.aggregator->left(contributor, actions_);
+    if (goes && partition.contributors->owns(*member, id)) partition.aggregator->gone(contributor, actions_);
   });
   reap_dropped();
 }
@@ -75,11 +69,13 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
 // What it contributes with its group ends with the first of them.
 void ShardJob::worker_dropped(Rank rank, const std::vector<TensorId>& tensors) {
   const JobMember* const member = find_member(rank);
-  if (member == nullptr || member->contributor == ServerLane::kNoContributor) return;
-  if (!contributors_[member->contributor].loss.empty()) return;
+  if (member == nullptr || member->contributor == kNobody) return;
+  if (!(*everyone_)[member->contributor].loss.empty()) return;
   for (const TensorId tensor : tensors) {
     partitions_.visit_tensor(tensor, [&](PartitionId id, JobPartition& partition) {
-      partition.aggregator->dropped(member->contributor, actions_);
+      const std::uint32_t contributor = partition.contributors->of(*member);
+      if (contributor == kNobody) return;
+      partition.aggregator->dropped(contributor, actions_);
       carry_out(id, partition, actions_);
     });
   }
@@ -99,19 +95,24 @@ void ShardJob::lose(Rank rank, const std::string& loss) {
   JobMember* const lost = find_member(rank);
   if (lost == nullptr || !lost->loss.empty() || lost->left) return;
   const std::uint32_t contributor = lost->contributor;
-  const bool is_sender = contributor != ServerLane::kNoContributor;
-  const bool has_left = is_sender && groups_[contributor].left;
-  if (is_sender && !has_left) contributors_[contributor].loss = loss;
+  const bool is_sender = contributor != kNobody;
+  const bool has_left = is_sender && everyone_->has_left(contributor);
+  const bool goes_whole = is_sender && !has_left;
+  if (goes_whole) everyone_->lose(contributor, loss);
+  for (const auto& [ranks, weak] : groups_) {
+    const std::shared_ptr<Contributors> group = weak.lock();
+    const std::uint32_t place = group == nullptr ? kNobody : group->of(*lost);
+    if (place != kNobody) group->lose(place, loss);
+  }
   for (JobMember& member : members_) {
-    const bool goes_too = is_sender && !has_left && member.contributor == contributor;
-    if (&member != lost && !goes_too) continue;
+    if (&member != lost && !(goes_whole && member.contributor == contributor)) continue;
     member.loss = loss;
     close_lane(member);
   }
   if (!is_sender) return;
-  tell_all([&](PartitionId id, Aggregator& aggregator) {
-    if (!has_left) aggregator.died(contributor, actions_);
-    if (owns(*lost, id)) aggregator.gone(contributor, actions_);
+  tell_all(*lost, [&](std::uint32_t index, PartitionId id, JobPartition& partition) {
+    if (!has_left) partition.aggregator->died(index, actions_);
+    if (partition.contributors->owns(*lost, id)) partition.aggregator->gone(index, actions_);
   });
 }
 

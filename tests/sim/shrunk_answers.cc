@@ -29,20 +29,18 @@ void ShrunkAnswers::note_lost(Rank rank) {
 }
 
 // Who may have been summed: all who live, and any of the lost. The likely ones first.
-std::vector<ShrunkAnswers::Contributors> ShrunkAnswers::candidates() const {
-  Contributors contributors = job_.contributors();
-  const auto first_lost =
-      std::stable_partition(contributors.begin(), contributors.end(),
-                            [&](const auto& ranks) { return !is_lost(Rank{ranks.front()}); });
-  const Contributors lost(first_lost, contributors.end());
-  contributors.erase(first_lost, contributors.end());
+std::vector<ShrunkAnswers::Contributors> ShrunkAnswers::candidates(std::size_t tensor) const {
+  const Contributors contributors = job_.contributors(tensor);
+  const auto lost = static_cast<std::size_t>(
+      std::count_if(contributors.begin(), contributors.end(),
+                    [&](const auto& ranks) { return is_lost(Rank{ranks.front()}); }));
   std::vector<Contributors> all;
-  for (std::size_t choice = std::size_t{1} << lost.size(); choice-- > 0;) {
-    Contributors in = contributors;
-    for (std::size_t i = 0; i < lost.size(); ++i) {
-      if ((choice >> i & 1) != 0) in.push_back(lost[i]);
+  for (std::size_t choice = std::size_t{1} << lost; choice-- > 0;) {
+    Contributors in;
+    std::size_t next_lost = 0;
+    for (const auto& ranks : contributors) {
+      if (!is_lost(Rank{ranks.front()}) || (choice >> next_lost++ & 1) != 0) in.push_back(ranks);
     }
-    std::sort(in.begin(), in.end());  // by the lowest rank of each
     if (!in.empty()) all.push_back(std::move(in));
   }
   return all;
@@ -90,7 +88,7 @@ std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, co
     }
     return exact;
   };
-  for (const Contributors& contributors : candidates()) {
+  for (const Contributors& contributors : candidates(tensor)) {
     std::uint32_t ranks = 0;
     for (const auto& one : contributors)
       ranks += static_cast<std::uint32_t>(one.size());

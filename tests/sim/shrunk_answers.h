@@ -45,7 +45,7 @@ class ShrunkAnswers {
   using Key = std::pair<std::size_t, std::uint64_t>;
 
   using Contributors = std::vector<std::vector<std::uint32_t>>;
-  std::vector<Contributors> candidates() const;
+  std::vector<Contributors> candidates(std::size_t tensor) const;
   std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundCall& how, std::size_t begin,
                         std::span<const std::byte> actual, std::uint32_t weight) const;
 

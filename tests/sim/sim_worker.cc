@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "client/src/engine/testing/requests.h"
@@ -44,6 +43,7 @@ SimWorker::SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank 
     const std::uint64_t partitions =
         partitioner_of(job.plan.tensors[t].declaration(), job.plan.partition_bytes).count();
     tensors_[t].seen.assign(partitions, std::vector<std::uint64_t>(job.plan.world_size(), 0));
+    if (job.plan.tensors[t].is_shared_by(rank)) shared_.push_back(t);
   }
 }
 
@@ -145,8 +145,7 @@ void SimWorker::on_joined(const Status& status) {
 
 // In an order of its own, in one call or in several, all under way at once.
 void SimWorker::declare() {
-  std::vector<std::size_t> order(tensors_.size() - (declares_late() ? 1 : 0));
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<std::size_t> order(shared_.begin(), shared_.end() - (declares_late() ? 1 : 0));
   if (job_.plan.opposite_orders) random_.shuffle(order);
   undeclared_ = order.size();
   for (std::size_t from = 0; from < order.size();) {
@@ -173,7 +172,7 @@ void SimWorker::declare(const std::vector<std::size_t>& which) {
 }
 
 bool SimWorker::declares_late() const {
-  return job_.plan.declares_late && job_.plan.free_running && tensors_.size() > 1;
+  return job_.plan.declares_late && job_.plan.free_running && shared_.size() > 1;
 }
 
 void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids) {
@@ -228,6 +227,7 @@ void SimWorker::renew(std::size_t tensor) {
   const Status dropped = drop(run.id, [this, tensor, drops] {
     if (job_.plan.tensors[tensor].elements == 0) return;
     for (std::uint32_t r = 0; r < job_.plan.world_size(); ++r) {
+      if (!job_.plan.tensors[tensor].is_shared_by(Rank{r})) continue;
       const bool needs_it = !job_.has_closed[r] && !job_.shrunk.is_lost(Rank{r});
       if (needs_it && job_.drops[tensor][r] < drops)
         fail(fmt::format("{} has ended before rank {} has dropped it", job_.plan.tensors[tensor].name, r));
@@ -241,9 +241,9 @@ void SimWorker::train() {
   if (state_ != State::declaring) return;
   state_ = State::running;
   if (!job_.plan.free_running) return begin_iteration();
-  unfinished_ = tensors_.size();
-  for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    if (declares_late() && t + 1 == tensors_.size()) {
+  unfinished_ = shared_.size();
+  for (const std::size_t t : shared_) {
+    if (declares_late() && t == shared_.back()) {
       go_on([this, t] { declare(std::vector<std::size_t>{t}); });
     } else {
       go_on([this, t] { begin_round(t); });
@@ -337,8 +337,7 @@ void SimWorker::go_on(std::function<void()> next) {
 }
 
 void SimWorker::begin_iteration() {
-  std::vector<std::size_t> order(tensors_.size());
-  std::iota(order.rbegin(), order.rend(), 0);  // backwards, as gradients become ready
+  std::vector<std::size_t> order(shared_.rbegin(), shared_.rend());  // backwards, as gradients become ready
   if (job_.plan.opposite_orders) random_.shuffle(order);
   unfinished_ = order.size();
   if (plan_.one_by_one) {
@@ -379,7 +378,8 @@ void SimWorker::begin_round(std::size_t tensor) {
         on_done(tensor, serial, result);
       });
   // In that of its GPU now and then, as it comes.
-  const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode == Mode::sync && random_.one_in(2);
+  const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode == Mode::sync &&
+                         job_.plan.tensors[tensor].ranks.empty() && random_.one_in(2);
   run.under_way = std::move(operation);
   calling_ = true;
   const Status begun = begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);
@@ -464,7 +464,7 @@ void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32
   }
   // A copy sums one rank; a tensor without elements needs no sum.
   const bool one = how.is_copy() && plan.elements > 0;
-  if (weight != (one ? 1 : job_.plan.world_size())) {
+  if (weight != (one ? 1 : job_.plan.sharing(tensor))) {
     fail(fmt::format("round {} of {} has weight {}", operation.round, plan.name, weight));
   }
   const std::size_t begin = how.kind == RoundKind::reduce_scatter ? plan.part_begin(rank_) : 0;

@@ -140,6 +140,7 @@ class SimWorker {
   std::unique_ptr<FakeHost> gpu_;
   std::unique_ptr<ClientEngine> engine_;
   std::vector<TensorRun> tensors_;
+  std::vector<std::size_t> shared_;  // of these, those that this rank shares
   std::vector<std::byte> quarrel_data_;
   std::size_t undeclared_ = 0;
   std::uint64_t iteration_ = 0;

@@ -84,6 +84,21 @@ std::uint64_t JobPlan::partitions() const {
   return count;
 }
 
+std::uint64_t JobPlan::pushes() const {
+  std::uint64_t count = 0;
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    count += partitioner_of(tensors[t].declaration(), partition_bytes).count() * sharing(t);
+  return count * rounds;
+}
+
+std::vector<std::vector<std::uint32_t>> JobPlan::contributors(std::size_t tensor) const {
+  if (tensors[tensor].ranks.empty()) return contributors();
+  std::vector<std::vector<std::uint32_t>> all;
+  for (const Rank rank : tensors[tensor].ranks)
+    all.push_back({rank.value});
+  return all;
+}
+
 std::vector<std::vector<std::uint32_t>> JobPlan::contributors() const {
   std::vector<std::vector<std::uint32_t>> all;
   std::map<std::uint32_t, std::size_t> places;  // by host
@@ -112,7 +127,11 @@ std::uint64_t said_round(const JobPlan& job, std::size_t tensor, std::uint64_t r
 RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   Random random(mix(job.seed, 1, tensor, round));
   RoundCall plan;
-  const auto root = [&] { return Rank{static_cast<std::uint32_t>(random.below(job.world_size()))}; };
+  const std::vector<Rank>& ranks = job.tensors[tensor].ranks;
+  const auto root = [&] {
+    const std::uint64_t place = random.below(job.sharing(tensor));
+    return ranks.empty() ? Rank{static_cast<std::uint32_t>(place)} : ranks[place];
+  };
   if (job.tensors[tensor].mode == Mode::async) {
     // The value is set once, by rank 0; all that follows are deltas.
     if (round == 0) plan = RoundCall::broadcast(Rank{0});
@@ -154,7 +173,8 @@ std::vector<std::byte> expected_copy(const JobPlan& job, std::size_t tensor, std
   if (how.is_broadcast()) return contribution(job, tensor, round, how.root);
   const TensorPlan& plan = job.tensors[tensor];
   std::vector<std::byte> all;
-  for (Rank rank{0}; rank.value < job.world_size(); rank = rank.next()) {
+  for (const auto& ranks : job.contributors(tensor)) {
+    const Rank rank{ranks.front()};
     const std::vector<std::byte> given = contribution(job, tensor, round, rank);
     const auto begin = given.begin() + static_cast<std::ptrdiff_t>(plan.part_begin(rank));
     all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(plan.part_bytes(rank)));
@@ -168,20 +188,22 @@ namespace {
 std::vector<std::byte> expected_parts(const JobPlan& job, std::size_t tensor, std::uint64_t round,
                                       const std::vector<std::vector<std::uint32_t>>& contributors) {
   const TensorPlan& plan = job.tensors[tensor];
-  std::map<std::uint32_t, std::vector<std::byte>> given;
+  std::vector<std::pair<Rank, std::vector<std::byte>>> given;
   for (const auto& ranks : contributors)
     for (const std::uint32_t rank : ranks)
-      given.emplace(rank, contribution(job, tensor, round, Rank{rank}));
+      given.emplace_back(rank, contribution(job, tensor, round, Rank{rank}));
   std::vector<std::byte> all;
-  for (Rank owner{0}; owner.value < job.world_size(); owner = owner.next()) {
+  for (const auto& owners : job.contributors(tensor)) {
+    const Rank owner{owners.front()};
     std::vector<std::vector<std::byte>> in_order;
     const auto take = [&](const std::vector<std::byte>& whole) {
       const auto from = whole.begin() + static_cast<std::ptrdiff_t>(plan.part_begin(owner));
       in_order.emplace_back(from, from + static_cast<std::ptrdiff_t>(plan.part_bytes(owner)));
     };
     for (const auto& [rank, whole] : given)
-      if (rank != owner.value) take(whole);
-    if (const auto own = given.find(owner.value); own != given.end()) take(own->second);
+      if (rank != owner) take(whole);
+    for (const auto& [rank, whole] : given)
+      if (rank == owner) take(whole);
     const std::vector<std::byte> sum =
         reference_reduce(plan.dtype, round_plan(job, tensor, round).operation, in_order);
     all.insert(all.end(), sum.begin(), sum.end());
@@ -227,7 +249,7 @@ std::string Expected::compare(std::size_t tensor, std::uint64_t round, std::size
   Answer& answer = answers_[{tensor, round}];
   if (answer.compared == 0) {
     answer.bytes = how.is_copy() ? expected_copy(job_, tensor, round)
-                                 : expected_sum(job_, tensor, round, job_.contributors());
+                                 : expected_sum(job_, tensor, round, job_.contributors(tensor));
   }
   std::string wrong;
   const auto right = std::span(answer.bytes).subspan(begin, actual.size());
@@ -236,7 +258,7 @@ std::string Expected::compare(std::size_t tensor, std::uint64_t round, std::size
     wrong = fmt::format("{} of round {} of {} ({}, {} elements) is wrong from byte {} on", to_string(how),
                         round, plan.name, name_of(plan.dtype), plan.elements, first - actual.begin());
   }
-  if (++answer.compared == job_.world_size()) answers_.erase({tensor, round});
+  if (++answer.compared == job_.sharing(tensor)) answers_.erase({tensor, round});
   return wrong;
 }
 

@@ -2,6 +2,8 @@
 // and the right answer) is a function of the job's seed, so that workers and checkers agree without talking.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -16,7 +18,7 @@
 #include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
 
 namespace bps::sim {
 
@@ -27,17 +29,27 @@ struct TensorPlan {
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
   std::int32_t priority = 0;
-  std::vector<std::uint64_t> parts = {};  // by rank; empty: none
+  std::vector<std::uint64_t> parts = {};  // by the place of a rank; empty: none
+  std::vector<Rank> ranks = {};           // that share it, in their order; empty: all
 
   std::uint64_t bytes() const { return elements * size_of(dtype); }
   TensorDeclaration declaration() const {
-    return {name, dtype, elements, priority, mode, staleness, Parts::shortest(parts)};
+    return {name, dtype, elements, priority, mode, staleness, Parts::shortest(parts), ranks};
+  }
+  bool is_shared_by(Rank rank) const {
+    return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
   }
   // A rank's part.
   std::size_t part_begin(Rank rank) const {
-    return std::accumulate(parts.begin(), parts.begin() + rank.value, std::uint64_t{0}) * size_of(dtype);
+    return std::accumulate(parts.begin(), parts.begin() + place_of(rank), std::uint64_t{0}) * size_of(dtype);
   }
-  std::size_t part_bytes(Rank rank) const { return parts[rank.value] * size_of(dtype); }
+  std::size_t part_bytes(Rank rank) const { return parts[place_of(rank)] * size_of(dtype); }
+
+ private:
+  std::ptrdiff_t place_of(Rank rank) const {
+    return ranks.empty() ? std::ptrdiff_t{rank.value}
+                         : std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  }
 };
 
 struct WorkerPlan {
@@ -97,8 +109,14 @@ struct JobPlan {
   std::uint64_t partitions() const;
   // Ranks that are one contributor, each by itself or those of a host, in the order in which they are summed.
   std::vector<std::vector<std::uint32_t>> contributors() const;
+  // The same of a tensor.
+  std::vector<std::vector<std::uint32_t>> contributors(std::size_t tensor) const;
+  std::uint32_t sharing(std::size_t tensor) const {
+    const std::vector<Rank>& ranks = tensors[tensor].ranks;
+    return ranks.empty() ? world_size() : static_cast<std::uint32_t>(ranks.size());
+  }
   // PushPull frames without any fault.
-  std::uint64_t pushes() const { return partitions() * rounds * world_size(); }
+  std::uint64_t pushes() const;
 };
 
 // Before this round the tensor is dropped and declared again.

@@ -223,26 +223,33 @@ typedef enum bps_mode {
 
 typedef struct bps_tensor_spec {
   size_t struct_size;
-  const char* name; /* at most 512 bytes, unique in the job */
+  const char* name; /* at most 512 bytes, unique among the tensors of each rank */
   bps_dtype dtype;
   uint64_t count;    /* elements; 0 is allowed */
   int32_t priority;  /* default 0: higher goes first, then the earlier declared; see bps_declare */
   int32_t mode;      /* bps_mode */
   int64_t staleness; /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
-  /* For bps_reduce_scatter and bps_all_gather: the elements of each rank's part, in rank order, together
-   * `count`; 0 is allowed. One number: so many for every rank. NULL: the tensor has no parts. Not of an
-   * asynchronous tensor. */
+  /* For bps_reduce_scatter and bps_all_gather: the elements of each rank's part, in the order of the ranks,
+   * together `count`; 0 is allowed. One number: so many for every rank. NULL: the tensor has no parts. Not of
+   * an asynchronous tensor. */
   const uint64_t* parts;
-  size_t part_count; /* 1, or the world size */
+  size_t part_count; /* 1, or the number of ranks that share the tensor */
+  /* A group: the ranks of the job that share the tensor, in the order in which their contributions are added.
+   * Only they declare it, and only they take part in its operations. This rank is one of them, no rank is
+   * there twice. NULL: all ranks of the job, in rank order. Not of an asynchronous tensor, in CUDA memory, or
+   * if the ranks of a host sum first (local-group). */
+  const int32_t* ranks;
+  size_t rank_count;
 } bps_tensor_spec;
 
 #define BPS_TENSOR_SPEC_INIT \
-  { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, NULL, 0 }
+  { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, NULL, 0, NULL, 0 }
 
-/* Declares n tensors. All workers declare the same, in any order; no worker waits for another. Declaring a
- * tensor again returns the same id, until it is dropped. A name with another dtype, count or parts fails,
- * names both declarations, and fails that tensor on every rank. The error names the first tensor that failed.
- * The first declaration of a tensor decides its priority. */
+/* Declares n tensors. All ranks that share a tensor declare the same, in any order; no worker waits for
+ * another. Declaring a tensor again returns the same id, until it is dropped. A name with another dtype,
+ * count, list of parts or ranks fails, names both declarations, and fails that tensor on every rank. Groups
+ * without a common rank may use the same names. The error names the first tensor that failed. The first
+ * declaration of a tensor decides its priority. */
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n,
                                bps_tensor* tensors, int64_t timeout_ms, bps_error* error);
 
@@ -396,7 +403,7 @@ BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
 /* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded, and
  * of a drop. 1 of a broadcast, an all_gather, a reduce at ranks other than its root, and a reduce_scatter
- * where the part is empty. Of a tensor without elements: the world size. */
+ * where the part is empty. Of a tensor without elements: the ranks that share it. */
 BPS_API uint32_t bps_handle_ranks(const bps_handle* handle);
 
 /* A piece of an answer that is read in place. */

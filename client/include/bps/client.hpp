@@ -28,6 +28,7 @@
 
 #include <bps/bps.h>
 
+#include <algorithm>
 #include <bps/handle.hpp>
 #include <bps/values.hpp>
 #include <chrono>
@@ -214,7 +215,9 @@ class Client {
                       static_cast<std::int32_t>(specs[i].mode),
                       specs[i].staleness,
                       specs[i].parts.empty() ? nullptr : specs[i].parts.data(),
-                      specs[i].parts.size()};
+                      specs[i].parts.size(),
+                      specs[i].ranks.empty() ? nullptr : specs[i].ranks.data(),
+                      specs[i].ranks.size()};
     }
     std::vector<bps_tensor> ids(specs.size());
     detail::Call call;
@@ -452,7 +455,11 @@ class Client {
 
  private:
   std::uint64_t part_of(const TensorSpec& spec) const noexcept {
-    const std::size_t index = spec.parts.size() > 1 ? static_cast<std::size_t>(rank()) : 0;
+    std::size_t index = spec.parts.size() > 1 ? static_cast<std::size_t>(rank()) : 0;
+    if (spec.parts.size() > 1 && !spec.ranks.empty()) {
+      const auto place = std::find(spec.ranks.begin(), spec.ranks.end(), rank());
+      index = static_cast<std::size_t>(place - spec.ranks.begin());
+    }
     return index < spec.parts.size() ? spec.parts[index] : 0;
   }
   void open(const Options& options, Status& status) {

@@ -195,6 +195,8 @@ struct TensorSpec {
   std::int64_t staleness = -1;  // of async tensors; -1 = the job's
   // Elements of each rank's part, or one number for all; empty: no parts. See bps_tensor_spec.
   std::vector<std::uint64_t> parts = {};
+  // A group: the ranks of the job that share the tensor, in the order of their sums. Empty: all of them.
+  std::vector<std::int32_t> ranks = {};
 };
 
 namespace detail {

@@ -112,6 +112,8 @@ class CTensorSpec(ctypes.Structure):
         ("staleness", c_int64),
         ("parts", POINTER(c_uint64)),
         ("part_count", c_size_t),
+        ("ranks", POINTER(c_int32)),
+        ("rank_count", c_size_t),
     ]
 
 

@@ -23,14 +23,15 @@ _EXIT_TIMEOUT_MS = 10_000
 
 class TensorSpec(NamedTuple):
     """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides. parts, for
-    reduce_scatter and all_gather: the elements of each rank's part, in rank order, together `count`; or one number for
-    all."""
+    reduce_scatter and all_gather: the elements of each rank's part, in the order of the ranks, together `count`; or one
+    number for all. ranks: a group, the ranks of the job that share the tensor, in the order of their sums; None: all."""
 
     name: str
     dtype: DType
     count: int
     priority: int = 0
     parts: Optional[Sequence[int]] = None
+    ranks: Optional[Sequence[int]] = None
 
 
 class Stats(NamedTuple):
@@ -144,8 +145,8 @@ class Client:
     # -- tensors --
 
     def declare(self, specs: Sequence[TensorSpec], timeout_s: Optional[float] = None) -> List[Tensor]:
-        """Declares tensors, alike on all workers, in any order. Code.CONFIGURATION: another rank declared one of them
-        with another dtype, count or parts; the message names both."""
+        """Declares tensors, alike on all ranks that share them, in any order. Code.CONFIGURATION: another rank declared
+        one of them with another dtype, count, parts or ranks; the message names both."""
         specs = list(specs)
         if not specs:
             return []
@@ -161,6 +162,9 @@ class Client:
             if spec.parts is not None:
                 target.parts = (ctypes.c_uint64 * len(spec.parts))(*self._checked_parts(spec))
                 target.part_count = len(spec.parts)
+            if spec.ranks is not None:
+                target.ranks = (ctypes.c_int32 * len(spec.ranks))(*(self._checked_rank(rank, "rank") for rank in spec.ranks))
+                target.rank_count = len(spec.ranks)
         numbers = (ctypes.c_uint32 * len(specs))()
 
         def declare_them() -> None:
@@ -213,7 +217,7 @@ class Client:
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
         """Starts to copy the root's `array` into those of all others; returns at once."""
-        root = self._checked_root(root)
+        root = self._checked_rank(root)
         memory = self._checked(tensor, array, "array", writable=self.rank != root)
         return self._start(tensor, (memory,), _library.get().bps_broadcast, ctypes.byref(memory.c_buffer()), root)
 
@@ -224,7 +228,7 @@ class Client:
         Both are arrays as those of push_pull, on the host. The handle is done when the root has the result.
         """
         self._check_op(op)
-        root = self._checked_root(root)
+        root = self._checked_rank(root)
         takes = self.rank == root
         is_in_place = takes and out is None
         given = self._checked(tensor, source, "source", writable=is_in_place)
@@ -380,14 +384,14 @@ class Client:
         if not isinstance(op, Op):
             raise invalid(f"op is {op!r}, and is to be a bps.Op")
 
-    def _checked_root(self, root: Any) -> int:
-        """The C API's roots are smaller than Python's integers."""
+    def _checked_rank(self, rank: Any, what: str = "root") -> int:
+        """The C API's ranks are smaller than Python's integers."""
         try:
-            number = operator.index(root)
+            number = operator.index(rank)
         except TypeError:
-            raise invalid(f"root is {root!r}, and is to be a rank") from None
+            raise invalid(f"{what} is {rank!r}, and is to be a rank") from None
         if not 0 <= number < self.world_size:
-            raise invalid(f"root {number} is no rank of this job: ranks are 0 to {self.world_size - 1}")
+            raise invalid(f"{what} {number} is no rank of this job: ranks are 0 to {self.world_size - 1}")
         return number
 
     def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool, is_part: bool = False) -> Memory:
@@ -415,7 +419,9 @@ class Client:
 
     def _part_of(self, spec: TensorSpec) -> Optional[int]:
         parts = spec.parts
-        return None if parts is None else parts[0] if len(parts) == 1 else parts[self.rank]
+        if parts is None or len(parts) == 1:
+            return None if parts is None else parts[0]
+        return parts[self.rank if spec.ranks is None else list(spec.ranks).index(self.rank)]
 
     def _sweep(self) -> None:
         """Lets go of the orphans that have ended."""

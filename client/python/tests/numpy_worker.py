@@ -133,6 +133,65 @@ def parts():
     print("right")
 
 
+def groups():
+    """Every exchange among some ranks only, which share some of their names, is NumPy's bit for bit: sums in the order of
+    the group. Groups overlap, and the job goes on meanwhile."""
+    with bps.Client() as client:
+        rank, everyone = client.rank, list(range(client.world_size))
+        lists = {"backwards": everyone[::-1], "half": everyone[rank % 2::2], "ends": [everyone[-1], 0], f"alone{rank}": [rank]}
+        job, = client.declare([bps.TensorSpec("job", bps.DType.F32, 100_003)])
+        tensors = {}
+        for name, ranks in lists.items():
+            if rank in ranks:
+                cut = [3 + 70_001 * (place % 2) for place in range(len(ranks))]
+                tensors[name], = client.declare([bps.TensorSpec(name, bps.DType.F32, sum(cut), parts=cut, ranks=ranks)])
+        for step in range(6):
+            whole = gradient(rank, step, job.count)
+            everywhere = client.push_pull(job, whole, op=bps.Op.SUM)
+            for name, tensor in tensors.items():
+                ranks, place = lists[name], lists[name].index(rank)
+                given = [gradient(other, step, tensor.count) for other in ranks]
+                total, mine, out = summed(given), given[place], numpy.zeros(tensor.count, "f4")
+                handle = client.push_pull(tensor, mine, out, bps.Op.SUM)
+                handle.wait()
+                assert out.tobytes() == total.tobytes() and handle.ranks == len(ranks), (name, step)
+                root = ranks[step % len(ranks)]
+                client.reduce(tensor, mine, out if rank == root else None, root, bps.Op.MAX).wait()
+                assert rank != root or out.tobytes() == numpy.maximum.reduce(given).tobytes(), (name, step)
+                out[:] = mine
+                client.broadcast(tensor, out, root).wait()
+                assert out.tobytes() == given[ranks.index(root)].tobytes(), (name, step)
+                begin = sum(3 + 70_001 * (before % 2) for before in range(place))
+                own = slice(begin, begin + tensor.part)
+                part = numpy.zeros(tensor.part, "f4")
+                client.reduce_scatter(tensor, mine, part, bps.Op.SUM, exact_order=step % 2 == 0).wait()
+                others = [total[own], summed([*(g[own] for g in given[:place] + given[place + 1:]), mine[own]])]
+                assert part.tobytes() == others[step % 2].tobytes(), (name, step)
+                client.all_gather(tensor, mine[own].copy(), out).wait()
+                starts = numpy.cumsum([0] + [3 + 70_001 * (other % 2) for other in range(len(ranks))])
+                gathered = numpy.concatenate([g[a:b] for g, a, b in zip(given, starts, starts[1:])])
+                assert out.tobytes() == gathered.tobytes(), (name, step)
+            everywhere.wait()
+            assert whole.tobytes() == summed([gradient(other, step, job.count) for other in everyone]).tobytes(), step
+        for ranks in ([other for other in everyone if other != rank], [rank, rank], [rank, len(everyone)], [], [-1, rank]):
+            try:
+                client.declare([bps.TensorSpec("refused", bps.DType.F32, 10, ranks=ranks)])
+            except bps.Error as error:
+                assert error.code == bps.Code.INVALID_ARGUMENT, error
+            else:
+                raise AssertionError(ranks)
+        if len(everyone) > 1:
+            try:
+                client.broadcast(tensors[f"alone{rank}"], numpy.zeros(3, "f4"), root=(rank + 1) % len(everyone))
+            except bps.Error as error:
+                assert error.code == bps.Code.INVALID_ARGUMENT and "does not share" in error.message, error
+            else:
+                raise AssertionError("a root outside the group")
+        for handle in [client.drop(tensor) for tensor in tensors.values()]:
+            handle.wait()
+    print("right")
+
+
 KINDS = ((bps.DType.F32, "f4"), (bps.DType.I64, "i8"), (bps.DType.F64, "f8"))
 
 

@@ -68,6 +68,13 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
     return invalid(fmt::format("tensor '{}' has {} parts", spec.name, spec.part_count),
                    "give one number for each rank, or one for all");
   if (spec.parts != nullptr) tensor.parts.assign(spec.parts, spec.parts + spec.part_count);
+  if (spec.ranks == nullptr && spec.rank_count > 0)
+    return invalid(fmt::format("tensor '{}' has {} ranks, and no list of them", spec.name, spec.rank_count));
+  if (spec.ranks != nullptr && (spec.rank_count == 0 || spec.rank_count > kMaxWorldSize))
+    return invalid(fmt::format("tensor '{}' has {} ranks", spec.name, spec.rank_count),
+                   fmt::format("give 1 to {} ranks, or NULL", kMaxWorldSize));
+  for (std::size_t i = 0; i < spec.rank_count; ++i)
+    tensor.ranks.emplace_back(static_cast<std::uint32_t>(spec.ranks[i]));
   tensor.dtype = static_cast<DType>(dtype);
   tensor.elements = spec.count;
   tensor.priority = spec.priority;

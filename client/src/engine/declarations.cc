@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
 
 namespace bps {
 
@@ -21,8 +21,7 @@ void Declarations::ask_next(std::uint64_t request, Pending& pending) {
   std::uint64_t partitions = 0;
   while (pending.asked < pending.tensors.size() && declare.tensors.size() < kMaxTensorsPerDeclare) {
     const TensorDeclaration& tensor = pending.tensors[pending.asked];
-    // Parts count as partitions do: both have limits.
-    partitions += partitioner_of(tensor, data_.partition_bytes()).count() + tensor.parts.size();
+    partitions += partitioner_of(tensor, data_.partition_bytes()).count() + listed(tensor);
     if (partitions > kMaxPartitionsPerDeclare && !declare.tensors.empty()) break;
     declare.tensors.push_back(tensor);
     ++pending.asked;

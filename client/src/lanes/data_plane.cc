@@ -112,7 +112,8 @@ Status DataPlane::begin(Request&& request) {
   if (tensor->dropped()) return dropped_error(*tensor);
   if (tensor->poisoned()) return tensor->poison();
   if (tensor->partitions().empty()) {
-    loop_.post([done = std::move(request.done), weight = config_.world_size] { done(weight); });
+    const std::uint32_t weight = tensor->shape().ranks.size(config_.world_size);
+    loop_.post([done = std::move(request.done), weight] { done(weight); });
     return {};
   }
   if (request.memory() != MemoryKind::host) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "proto/wire/tensor_shape.h"
+
 namespace bps {
 
 namespace {
@@ -21,7 +23,7 @@ class TensorReport {
   TensorReport(JobRun run, const std::function<void(const Message&)>& say) : run_(run), say_(say) {}
 
   void add(const TensorState& tensor) {
-    const std::size_t partitions = tensor.partitions().size() + tensor.declaration().parts.size();
+    const std::size_t partitions = tensor.partitions().size() + listed(tensor.declaration());
     const bool is_full = declare_.tensors.size() == kMaxTensorsPerDeclare ||
                          partitions_ + partitions > kMaxPartitionsPerDeclare;
     if (is_full) flush();

@@ -11,7 +11,7 @@
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
 
 namespace bps {
 
@@ -266,10 +266,20 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   for (const TensorDeclaration& tensor : tensors) {
     if (Status status = check_name("tensor name", tensor.name, kMaxNameBytes); !status.ok())
       return status.error();
-    if (Status status = check_parts(tensor, settings_.config.world_size); !status.ok()) return status.error();
+    const ClientConfig& config = settings_.config;
+    if (Status status = check_shape(tensor, config.rank, config.world_size); !status.ok())
+      return status.error();
+    if (!tensor.ranks.empty() && config.local_group != LocalGrouping::off) {
+      return make_error(
+          ErrorCode::invalid_argument,
+          fmt::format("tensor '{}' has ranks of its own, and the ranks of a host sum first", tensor.name),
+          "set local-group off (BPS_LOCAL_GROUP) on all ranks");
+    }
   }
-  for (TensorDeclaration& tensor : tensors)
+  for (TensorDeclaration& tensor : tensors) {
     tensor.parts = Parts::shortest(std::move(tensor.parts));
+    tensor.ranks = RankList::shortest(std::move(tensor.ranks), settings_.config.world_size);
+  }
   using Reply = Reply<std::vector<TensorId>>;
   const auto reply = std::make_shared<Reply>();
   const auto cell = reply->cell();
@@ -298,8 +308,9 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   auto ids = cell->value();
   if (!ids) return ids;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    operations_->add((*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements,
-                                 tensors[i].mode == Mode::async, Parts(tensors[i].parts)});
+    operations_->add((*ids)[i],
+                     {tensors[i].name, tensors[i].dtype, tensors[i].elements, tensors[i].mode == Mode::async,
+                      parts_of(tensors[i]), RankList(tensors[i].ranks)});
   return ids;
 }
 

@@ -154,8 +154,12 @@ Status check_kind(RoundKind kind, const TensorShape& tensor, LocalGrouping group
 }
 
 // The C API's roots are signed.
-Status check_root(Rank root, std::uint32_t world_size) {
-  if (root.value < world_size) return {};
+Status check_root(Rank root, const TensorShape& tensor, std::uint32_t world_size) {
+  if (root.value < world_size && tensor.ranks.has(root)) return {};
+  if (root.value < world_size)
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("root {} does not share tensor '{}'", root.value, tensor.name),
+                      "give one of the ranks that the tensor is declared with, as a rank of the job");
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("root {} is no rank of this job: ranks are 0 to {}",
                                 static_cast<std::int32_t>(root.value), world_size - 1));
@@ -171,11 +175,17 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
       return status;
   }
   if (request.call.has_root()) {
-    if (Status status = check_root(request.call.root, rules.world_size); !status.ok()) return status;
+    if (Status status = check_root(request.call.root, tensor, rules.world_size); !status.ok()) return status;
   }
   if (kind != RoundKind::push_pull && kind != RoundKind::broadcast) {
     if (Status status = check_kind(kind, tensor, rules.local_group, request.memory()); !status.ok())
       return status;
+  }
+  if (!tensor.ranks.is_all() && request.memory() != MemoryKind::host) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("tensor '{}' has ranks of its own, and is given in CUDA memory", tensor.name),
+        "copy it to host memory first");
   }
   if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
     return status;

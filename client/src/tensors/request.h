@@ -32,6 +32,7 @@ struct TensorShape {
   std::uint64_t elements = 0;
   bool is_async = false;
   Parts parts = {};
+  RankList ranks = {};  // that share it
   std::uint64_t bytes() const { return elements * size_of(dtype); }
 };
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "client/src/engine/scheduler_error.h"
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
 
 namespace bps {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "proto/base/assert.h"
-#include "proto/wire/tensor_parts.h"
+#include "proto/wire/tensor_shape.h"
 
 namespace bps {
 
@@ -17,8 +17,9 @@ using Role = Partition::Role;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, const Rules& rules)
     : id_(declared.tensor),
-      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async,
-             Parts(declaration.parts)},
+      shape_{declaration.name,      declaration.dtype,
+             declaration.elements,  declaration.mode == Mode::async,
+             parts_of(declaration), RankList(declaration.ranks)},
       declaration_(declaration),
       first_partition_(declared.first_partition),
       rules_(rules),

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "proto/wire/names.h"
@@ -111,6 +112,20 @@ bool Check::parts(const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum
   for (const std::uint64_t elements : out)
     range("tensors.parts", elements, 0, kMaxTensorElements);
   return true;
+}
+
+bool Check::ranks(const flatbuffers::Vector<std::uint32_t>* in, std::size_t& sum, std::vector<Rank>& out) {
+  out.clear();
+  if (in == nullptr) return true;
+  sum += in->size();
+  if (!count("tensors.ranks", sum, kMaxPartsPerDeclare)) return false;
+  ids("tensors.ranks", in, kMaxWorldSize, kMaxWorldSize, out);
+  std::vector<Rank> sorted = out;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return true;
+  fail("tensors.ranks", fmt::format("has {} twice", twice->value));
+  return false;
 }
 
 void Check::members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in,

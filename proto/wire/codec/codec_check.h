@@ -75,6 +75,7 @@ class Check {
   void endpoint(std::string_view field, const fb::Endpoint* in, Endpoint& out);
   // `sum` counts those of all tensors of a message: offsets may point at one vector many times.
   bool parts(const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum, std::vector<std::uint64_t>& out);
+  bool ranks(const flatbuffers::Vector<std::uint32_t>* in, std::size_t& sum, std::vector<Rank>& out);
   void rounds(std::string_view field, const flatbuffers::Vector<std::uint64_t>* in, std::vector<Round>& out);
   void members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in, std::vector<Member>& out);
   void lanes(const flatbuffers::Vector<flatbuffers::Offset<fb::LaneTarget>>* in,

@@ -155,7 +155,7 @@ void read(Check& check, const fb::Declare& in, Declare& out) {
   out.tensors.clear();
   if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
   out.tensors.resize(in.tensors()->size());
-  std::size_t parts = 0;
+  std::size_t parts = 0, ranks = 0;
   for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
     const fb::TensorDeclaration& from = *in.tensors()->Get(i);
     TensorDeclaration& to = out.tensors[i];
@@ -165,7 +165,7 @@ void read(Check& check, const fb::Declare& in, Declare& out) {
     to.priority = from.priority();
     to.mode = check.known<Mode>("tensors.mode", from.mode(), kModeCount);
     to.staleness = from.staleness();
-    if (!check.parts(from.parts(), parts, to.parts)) return;
+    if (!check.parts(from.parts(), parts, to.parts) || !check.ranks(from.ranks(), ranks, to.ranks)) return;
   }
 }
 
@@ -239,12 +239,14 @@ void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
   out.tensors.clear();
   if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
   out.tensors.resize(in.tensors()->size());
-  std::size_t partitions = 0, parts = 0;
+  std::size_t partitions = 0, parts = 0, ranks = 0;
   for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
-    partitions += in.tensors()->Get(i)->partitions()->size();
+    const fb::TensorSlices& from = *in.tensors()->Get(i);
+    TensorSlices& to = out.tensors[i];
+    partitions += from.partitions()->size();
     if (!check.count("tensors.partitions", partitions, kMaxPartitionsPerDeclare)) return;
-    read(check, *in.tensors()->Get(i), out.tensors[i]);
-    if (!check.parts(in.tensors()->Get(i)->parts(), parts, out.tensors[i].parts)) return;
+    read(check, from, to);
+    if (!check.parts(from.parts(), parts, to.parts) || !check.ranks(from.ranks(), ranks, to.ranks)) return;
   }
 }
 

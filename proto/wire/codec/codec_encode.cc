@@ -112,10 +112,11 @@ Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
 Offset<fb::Declare> pack(Builder& b, const Declare& m) {
   const auto tensors = pack_tables(b, m.tensors, [&](const TensorDeclaration& t) {
     // One after the other: compilers differ in which argument of a call they make first.
+    const auto ranks = t.ranks.empty() ? 0 : pack_ids(b, t.ranks);
     const auto parts = t.parts.empty() ? 0 : b.CreateVector(t.parts);
     const auto name = pack(b, t.name);
     return fb::CreateTensorDeclaration(b, name, static_cast<std::uint8_t>(t.dtype), t.elements, t.priority,
-                                       static_cast<std::uint8_t>(t.mode), t.staleness, parts);
+                                       static_cast<std::uint8_t>(t.mode), t.staleness, parts, ranks);
   });
   return fb::CreateDeclare(b, m.request, tensors);
 }
@@ -158,9 +159,10 @@ Offset<fb::DeclareSlices> pack(Builder& b, const DeclareSlices& m) {
       *out++ = fb::PartitionSlice(slice.partition.value, slice.shard, slice.elements, slice.begin);
     }
     const auto parts = t.parts.empty() ? 0 : b.CreateVector(t.parts);
+    const auto ranks = t.ranks.empty() ? 0 : pack_ids(b, t.ranks);
     return fb::CreateTensorSlices(b, t.tensor.value, name, static_cast<std::uint8_t>(t.dtype),
                                   static_cast<std::uint8_t>(t.mode), t.staleness, t.priority, partitions,
-                                  parts);
+                                  parts, ranks);
   });
   return fb::CreateDeclareSlices(b, m.request, m.job_run.value, m.epoch.value, m.moved, tensors);
 }

@@ -7,29 +7,17 @@
 #include <random>
 
 #include "proto/wire/frame.h"
+#include "proto/wire/testing/decoded.h"
 #include "proto/wire/testing/random_messages.h"
 #include "proto/wire/testing/sample_messages.h"
 
 namespace bps {
 namespace {
 
+using testing::header_of;
 using testing::RandomMessages;
+using testing::refusal;
 using testing::sample_messages;
-
-std::vector<std::byte> header_of(const Message& message) {
-  Encoder encoder;
-  const auto frame = encoder.encode(message, 0);
-  return {frame.begin() + kFramePrefixBytes, frame.end()};
-}
-
-// The message of the error with which a header is refused.
-std::string refusal(const Message& message) {
-  Message out;
-  const Status status = decode(header_of(message), out);
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().code == ErrorCode::protocol);
-  return status.error().message;
-}
 
 std::uint32_t read_u32(const std::vector<std::byte>& bytes, std::size_t at) {
   std::uint32_t value;
@@ -548,32 +536,6 @@ TEST_CASE("structs that a broken peer has put off their alignment are refused") 
   const Status status = decode(header, out);
   REQUIRE_FALSE(status.ok());
   CHECK_THAT(status.error().message, Catch::Contains("partitions is not aligned"));
-}
-
-TEST_CASE("one vector pointed at many times does not multiply memory") {
-  // 1024 tensors that share one list of owners: small on the wire, 2 GiB if each were copied.
-  Declared message{1, std::vector<DeclaredTensor>(1024)};
-  message.tensors[0].owners.resize(kMaxPartitionsPerDeclare);
-  std::vector<std::byte> header = header_of(message);
-  Message out;
-  REQUIRE(decode(header, out).ok());
-  message.tensors[1].owners.resize(1);
-  CHECK_THAT(refusal(message), Catch::Contains("Declared.tensors.owners has 524289 entries"));
-}
-
-TEST_CASE("parts are as many as ranks at most, and all tensors of a message together have a limit") {
-  Declare message{1, {{.name = "a", .parts = std::vector<std::uint64_t>(kMaxWorldSize, 1)}}};
-  Message out;
-  CHECK(decode(header_of(message), out).ok());
-  message.tensors[0].parts.push_back(1);
-  CHECK_THAT(refusal(message), Catch::Contains("Declare.tensors.parts has 4097 entries"));
-  message.tensors[0].parts = {1, kMaxTensorElements + 1};
-  CHECK_THAT(refusal(message), Catch::Contains("Declare.tensors.parts is 1099511627777"));
-  message.tensors[0].parts.assign(kMaxWorldSize, 1);
-  message.tensors.resize(kMaxPartsPerDeclare / kMaxWorldSize + 1, message.tensors[0]);
-  CHECK_THAT(refusal(message), Catch::Contains("Declare.tensors.parts has 528384 entries"));
-  CHECK_THAT(refusal(DeclareSlices{1, {}, {}, false, {{.name = "a", .parts = {kMaxTensorElements + 1}}}}),
-             Catch::Contains("DeclareSlices.tensors.parts is 1099511627777"));
 }
 
 TEST_CASE("a large message does not keep its memory in the encoder") {

@@ -390,8 +390,14 @@ class RandomMessages {
     Declare m{any(), {}};
     m.tensors.resize(number(0, 10));
     for (TensorDeclaration& t : m.tensors) {
-      t = {
-          text(1, kMaxNameBytes), dtype(), number(0, kMaxTensorElements), priority(), mode(), u32(), parts()};
+      t = {text(1, kMaxNameBytes),
+           dtype(),
+           number(0, kMaxTensorElements),
+           priority(),
+           mode(),
+           u32(),
+           parts(),
+           ranks()};
     }
     return m;
   }
@@ -401,6 +407,14 @@ class RandomMessages {
     for (std::uint64_t& part : parts)
       part = number(0, kMaxTensorElements);
     return parts;
+  }
+
+  std::vector<Rank> ranks() {
+    std::vector<Rank> ranks(number(0, 3) == 0 ? number(0, 6) : 0);
+    std::uint32_t next = u32(0, 9);
+    for (Rank& rank : ranks)
+      rank = Rank{(next += 7) % kMaxWorldSize};
+    return ranks;
   }
 
   Message declared() {
@@ -424,7 +438,8 @@ class RandomMessages {
            u32(),
            priority(),
            {},
-           parts()};
+           parts(),
+           ranks()};
       t.partitions.resize(number(0, 10));
       for (PartitionSlice& slice : t.partitions)
         slice = {partition(), shard(), number(0, kMaxPartitionBytes / 8), number(0, kMaxTensorElements / 2)};

@@ -89,7 +89,14 @@ inline std::vector<Message> sample_messages() {
   all.push_back(JobFailed{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", "start the job again"}});
   all.push_back(Declare{11,
                         {{"layer1.weight", DType::bf16, 1'000'000, -3, Mode::async, 2},
-                         {"layer1.bias", DType::f64, 10, 4, Mode::sync, kUnboundedStaleness, {3, 0, 7}}}});
+                         {"layer1.bias",
+                          DType::f64,
+                          10,
+                          4,
+                          Mode::sync,
+                          kUnboundedStaleness,
+                          {3, 0, 7},
+                          {Rank{5}, Rank{0}, Rank{2}}}}});
   all.push_back(Declared{11,
                          {{{}, TensorId{12}, -3, PartitionId{13}, {LaneIndex{1}, LaneIndex{0}}},
                           {{ErrorCode::configuration, "no", "do"}, TensorId{0}, 0, PartitionId{0}, {}}}});
@@ -109,7 +116,8 @@ inline std::vector<Message> sample_messages() {
                                 2,
                                 -3,
                                 {{PartitionId{13}, 1, 524'288}, {PartitionId{15}, 0, 475'712, 524'288}},
-                                {250'000}}}});
+                                {250'000},
+                                {Rank{3}, Rank{0}, Rank{1}, Rank{2}}}}});
   all.push_back(DropTensors{14, JobRun{0xb2}, {TensorId{12}, TensorId{18}}, {PartitionId{13}}});
   all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}, true, {TensorId{12}}});
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
