@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 #include "proto/wire/member_groups.h"
 #include "scheduler/find_from.h"
@@ -294,7 +296,7 @@ Status Recovery::restore() {
                       fmt::format("no server of job {} has come back to the scheduler", run_.name()),
                       kRestartAdvice);
   }
-  return restore_tensors(*newest);
+  return restore_tensors(newest->start->partition_bytes);
 }
 
 // Lanes to servers that are not there.
@@ -337,16 +339,18 @@ void Recovery::settle_used() {
   }
 }
 
-Status Recovery::restore_tensors(const WorkerReport& newest) {
-  tensors_.open(newest.start->partition_bytes, lanes_.place({}));
+// Owners are those of the newest epoch in which a rank that shares the tensor is.
+Status Recovery::restore_tensors(std::uint64_t partition_bytes) {
+  tensors_.open(partition_bytes, lanes_.place({}));
   TensorCatalog& catalog = tensors_.catalog();
   const std::set<TensorId> ended = ended_tensors();
-  for (const auto& [id, known] : newest.tensors) {
-    if (ended.contains(id)) continue;
-    if (Status status = catalog.restore(known, Rank{}); !status) return status;
-  }
+  std::multimap<Epoch, Rank, std::greater<>> newest_first;
   for (const auto& [rank, report] : reports_.workers) {
     catalog.skip(report.end.next_tensor, report.end.next_partition);
+    if (report.started()) newest_first.emplace(report.epoch(), rank);
+  }
+  for (const auto& [epoch, rank] : newest_first) {
+    const WorkerReport& report = reports_.workers.at(rank);
     for (const auto& [id, known] : report.tensors) {
       if (ended.contains(id)) continue;
       if (Status status = catalog.restore(known, rank); !status) return status;

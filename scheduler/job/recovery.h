@@ -87,7 +87,7 @@ class Recovery {
   Status restore_groups();
   void retire_lost();
   void settle_used();
-  Status restore_tensors(const WorkerReport& newest);
+  Status restore_tensors(std::uint64_t partition_bytes);
   std::set<TensorId> ended_tensors() const;
   void restore_barriers();
   void adopt_partitions();

@@ -215,11 +215,13 @@ std::vector<std::uint64_t> cut(std::uint64_t count, std::uint64_t ranks) {
 class Training {
  public:
   // `gpu`: null, or where the tensors are.
-  Training(const Flags& flags, std::vector<std::span<float>>& data, std::vector<float>& stop, WorkerGpu* gpu,
-           bps::Client& client)
+  // `pairs`: for what this rank shares with the one before, and with the one after.
+  Training(const Flags& flags, std::vector<std::span<float>>& data, std::vector<float>& stop,
+           std::vector<std::vector<float>>& pairs, WorkerGpu* gpu, bps::Client& client)
       : flags_(flags),
         data_(data),
         stop_(stop),
+        pairs_(pairs),
         gpu_(gpu),
         client_(client),
         size_(static_cast<std::uint64_t>(client.world_size())) {
@@ -230,6 +232,13 @@ class Training {
     }
     if (flags.until_told) specs_.push_back({flags.tensor + "-stop", bps::DType::f32, 1});
     tensors_ = client.declare(specs_);
+    if (!flags.exchanges || size_ == 1) return;
+    for (std::uint64_t k = 0; k < pairs.size(); ++k) {
+      const std::uint64_t first = first_of(k);
+      bps::TensorSpec spec{flags.tensor + "-pair" + std::to_string(first), bps::DType::f32, pairs[k].size()};
+      spec.ranks = {static_cast<int>((first + 1) % size_), static_cast<int>(first)};
+      shared_.push_back(client.declare(spec));
+    }
   }
 
   // Tensor t from rank (round + t) modulo the world's size.
@@ -299,6 +308,28 @@ class Training {
     return true;
   }
 
+  // With each of the neighbours alone.
+  bool sum_in_pairs(std::uint64_t round) {
+    std::vector<bps::Handle> handles;
+    for (std::uint64_t k = 0; k < shared_.size(); ++k) {
+      for (std::uint64_t i = 0; i < pairs_[k].size(); ++i)
+        pairs_[k][i] = value(flags_, rank(), round, i);
+      handles.push_back(client_.push_pull(shared_[k], pairs_[k], bps::Op::sum));
+    }
+    for (std::uint64_t k = 0; k < shared_.size(); ++k) {
+      handles[k].wait();
+      const std::uint64_t first = first_of(k);
+      for (std::uint64_t i = 0; i < pairs_[k].size(); ++i) {
+        const float expected = value(flags_, first, round, i) + value(flags_, (first + 1) % size_, round, i);
+        if (pairs_[k][i] == expected) continue;
+        std::cerr << "wrong sum of a pair: round " << round << ", ranks " << first
+                  << " and the next, element " << i << ": " << pairs_[k][i] << ", not " << expected << "\n";
+        return false;
+      }
+    }
+    return true;
+  }
+
   // Other tensors with the same names. Those before are gone then: servers need memory for two of each.
   void renew() {
     for (const bps::Handle& before : dropped_)
@@ -329,7 +360,10 @@ class Training {
         checksum_.add(data_[t][i]);
       }
     }
-    if (flags_.exchanges && !(reduce(round) && broadcast(round) && scatter_and_gather(round))) return false;
+    if (flags_.exchanges &&
+        !(reduce(round) && broadcast(round) && scatter_and_gather(round) && sum_in_pairs(round))) {
+      return false;
+    }
     if (flags_.until_told) handles.back().wait();
     if (last && !stopped()) {
       std::cerr << "wrong sum: round " << round << ": " << stop_[0] << " of the ranks that stop, not 1\n";
@@ -343,6 +377,11 @@ class Training {
   const Checksum& checksum() const { return checksum_; }
 
  private:
+  // Of the pair: this rank's predecessor, or itself.
+  std::uint64_t first_of(std::uint64_t pair) const {
+    return pair == 0 ? (rank() + size_ - 1) % size_ : rank();
+  }
+
   // This rank's part.
   std::span<float> own(std::uint64_t t) {
     const auto& parts = specs_[t].parts;
@@ -392,11 +431,13 @@ class Training {
   const Flags& flags_;
   std::vector<std::span<float>>& data_;
   std::vector<float>& stop_;
+  std::vector<std::vector<float>>& pairs_;
   WorkerGpu* const gpu_;
   bps::Client& client_;
   std::uint64_t size_;
   std::vector<bps::TensorSpec> specs_;
   std::vector<bps::Tensor> tensors_;
+  std::vector<bps::Tensor> shared_;  // by pair
   std::vector<bps::Handle> dropped_;
   std::uint64_t lacks_since_ = kNobody;  // the first round that lacks what --may-lose adds
   Checksum checksum_;
@@ -415,6 +456,7 @@ int run(const Flags& flags) {
       data.emplace_back(vectors.emplace_back(size));
   }
   std::vector<float> stop(1);
+  std::vector<std::vector<float>> pairs(2, std::vector<float>(5000));
   std::optional<WorkerGpu> gpu;
   bps::Client client(options);
   say("joined " + std::to_string(client.rank()) + " " + std::to_string(client.world_size()));
@@ -425,7 +467,7 @@ int run(const Flags& flags) {
     }
   }
   if (flags.device == "cuda") gpu.emplace(client.local_rank(), data);
-  Training training(flags, data, stop, gpu ? &*gpu : nullptr, client);
+  Training training(flags, data, stop, pairs, gpu ? &*gpu : nullptr, client);
   say("declared");
   if (flags.hold_first) wait_for_a_line();
   if (flags.broadcast && !training.broadcast(0)) return 1;
