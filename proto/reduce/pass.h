@@ -23,6 +23,11 @@ struct Pass {
   std::byte* out = nullptr;
   std::size_t count = 0;      // elements
   std::uint32_t divisor = 1;  // of an average: at least 2
+  // Of a scaled pass, of floats.
+  double first_factor = 1;          // of a raw one
+  const double* factors = nullptr;  // one for each input
+  double scaled_divisor = 1;        // what is narrowed is divided by this, and then multiplied
+  double multiplier = 1;
 };
 
 }  // namespace bps::reduce

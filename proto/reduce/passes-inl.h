@@ -137,6 +137,74 @@ void run_type(Operation operation, Finish finish, const Pass& pass) {
   BPS_ASSERT(false && "no such operation");
 }
 
+// A sum of floats, each multiplied with its factor first. A product is rounded before it is added.
+template <class Type, Finish kFinish>
+struct ScaledKernel {
+  using Lane = typename Type::Lane;
+  using D = Tag<Type>;
+  using V = hn::Vec<D>;
+  static constexpr std::size_t kRaw = Type::kRawSize;
+  static constexpr std::size_t kOut = kFinish == Finish::accumulators ? sizeof(Lane) : kRaw;
+
+  HWY_INLINE V load_first(D d, const std::byte* from) const {
+    if (!pass.first_is_raw) return load_raw(d, from);
+    return hn::Mul(Type::load_operand(d, from), hn::Set(d, static_cast<Lane>(pass.first_factor)));
+  }
+
+  HWY_INLINE V add(D d, V sum, std::size_t input, const std::byte* from) const {
+    const V factor = hn::Set(d, static_cast<Lane>(pass.factors[input]));
+    return hn::Add(sum, hn::Mul(Type::load_operand(d, from), factor));
+  }
+
+  HWY_INLINE void store(D d, V sum, std::byte* to) const {
+    if constexpr (kFinish == Finish::accumulators) {
+      store_raw(d, canonical_nan(d, sum), to);
+    } else {
+      if (pass.scaled_divisor != 1) sum = hn::Div(sum, hn::Set(d, static_cast<Lane>(pass.scaled_divisor)));
+      if (pass.multiplier != 1) sum = hn::Mul(sum, hn::Set(d, static_cast<Lane>(pass.multiplier)));
+      Type::store_combined(d, canonical_nan(d, sum), to);
+    }
+  }
+
+  HWY_INLINE void run() const {
+    const D d;
+    const std::size_t lanes = hn::Lanes(d);
+    const std::size_t first_size = pass.first_is_raw ? kRaw : sizeof(Lane);
+    std::size_t i = 0;
+    for (; i + lanes <= pass.count; i += lanes) {
+      V sum = load_first(d, pass.first + i * first_size);
+      for (std::size_t k = 0; k < pass.input_count; ++k)
+        sum = add(d, sum, k, pass.inputs[k] + i * kRaw);
+      store(d, sum, pass.out + i * kOut);
+    }
+    if (i < pass.count) run_tail(i, pass.count - i);
+  }
+
+  HWY_NOINLINE void run_tail(std::size_t i, std::size_t count) const {
+    const D d;
+    HWY_ALIGN std::byte first[hn::MaxLanes(D()) * sizeof(Lane)] = {};
+    HWY_ALIGN std::byte raw[hn::MaxLanes(D()) * kRaw] = {};
+    HWY_ALIGN std::byte out[hn::MaxLanes(D()) * sizeof(Lane)] = {};
+    const std::size_t first_size = pass.first_is_raw ? kRaw : sizeof(Lane);
+    std::memcpy(first, pass.first + i * first_size, count * first_size);
+    V sum = load_first(d, first);
+    for (std::size_t k = 0; k < pass.input_count; ++k) {
+      std::memcpy(raw, pass.inputs[k] + i * kRaw, count * kRaw);
+      sum = add(d, sum, k, raw);
+    }
+    store(d, sum, out);
+    std::memcpy(pass.out + i * kOut, out, count * kOut);
+  }
+
+  const Pass& pass;
+};
+
+template <class Type>
+void run_scaled(Finish finish, const Pass& pass) {
+  if (finish == Finish::accumulators) return ScaledKernel<Type, Finish::accumulators>{pass}.run();
+  return ScaledKernel<Type, Finish::narrow>{pass}.run();
+}
+
 // Calls body(from, to) with whole vectors of elements of the given sizes, the last ones in buffers of their
 // own.
 template <class D, class Body>

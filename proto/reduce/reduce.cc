@@ -29,6 +29,16 @@ void Run(DType dtype, Operation operation, Finish finish, const Pass& pass) {
   }
 }
 
+void RunScaled(DType dtype, Finish finish, const Pass& pass) {
+  switch (dtype) {
+    case DType::f32: return run_scaled<F32Lanes>(finish, pass);
+    case DType::f64: return run_scaled<F64Lanes>(finish, pass);
+    case DType::f16: return run_scaled<F16Lanes>(finish, pass);
+    case DType::bf16: return run_scaled<BF16Lanes>(finish, pass);
+    default: BPS_ASSERT(false && "only floats are scaled");
+  }
+}
+
 void Widen(DType dtype, const std::byte* from, std::byte* accumulators, std::size_t count) {
   switch (dtype) {
     case DType::f16: return widen<F16Lanes>(from, accumulators, count);
@@ -64,6 +74,7 @@ namespace bps::reduce {
 namespace {
 
 HWY_EXPORT(Run);
+HWY_EXPORT(RunScaled);
 HWY_EXPORT(Widen);
 HWY_EXPORT(Narrow);
 
@@ -155,6 +166,40 @@ void finish(DType dtype, Operation operation, std::byte* out, const std::byte* a
   } else {
     run_blocks(dtype, operation, divide ? Finish::average : Finish::narrow, inputs, pass);
   }
+}
+
+namespace {
+
+Pass scaled_pass(std::byte* out, const std::byte* accumulators, std::span<const std::byte* const> inputs,
+                 std::size_t count, const Scaling& scaling, const std::byte* first) {
+  BPS_ASSERT(scaling.inputs.size() == inputs.size());
+  Pass pass;
+  pass.first = first != nullptr ? first : accumulators;
+  pass.first_is_raw = first != nullptr;
+  pass.first_factor = scaling.first;
+  pass.inputs = inputs.data();
+  pass.input_count = inputs.size();
+  pass.factors = scaling.inputs.data();
+  pass.out = out;
+  pass.count = count;
+  return pass;
+}
+
+}  // namespace
+
+void accumulate_scaled(DType dtype, std::byte* accumulators, std::span<const std::byte* const> inputs,
+                       std::size_t count, const Scaling& scaling, const std::byte* first) {
+  const Pass pass = scaled_pass(accumulators, accumulators, inputs, count, scaling, first);
+  HWY_DYNAMIC_DISPATCH(RunScaled)(dtype, Finish::accumulators, pass);
+}
+
+void finish_scaled(DType dtype, std::byte* out, const std::byte* accumulators,
+                   std::span<const std::byte* const> inputs, std::size_t count, const Scaling& scaling,
+                   const std::byte* first) {
+  Pass pass = scaled_pass(out, accumulators, inputs, count, scaling, first);
+  pass.scaled_divisor = scaling.divisor;
+  pass.multiplier = scaling.multiplier;
+  HWY_DYNAMIC_DISPATCH(RunScaled)(dtype, Finish::narrow, pass);
 }
 
 void combine(DType dtype, Operation operation, std::byte* out, std::span<const std::byte* const> inputs,

@@ -19,6 +19,7 @@
 //   - once two contributions were combined, every NaN is the canonical one (f32 0x7FC00000, f64
 //     0x7FF8000000000000, f16 0x7E00, bf16 0x7FC0); a lone contribution passes bit for bit
 //   - min and max return NaN if any operand is one; on a tie (also -0 and +0) the earlier operand stays
+//   - a scaled sum rounds each product before it is added, and every one of its NaNs is the canonical one
 //   - and, or and xor are of integers only
 //   - integer sums and products wrap modulo 2^bits of the element type; integer averages truncate toward
 //     zero and divide the exact sum for i8, u8 and i32, the wrapped sum for i64
@@ -70,6 +71,21 @@ void accumulate(DType dtype, Operation operation, std::byte* accumulators,
 void finish(DType dtype, Operation operation, std::byte* out, const std::byte* accumulators,
             std::span<const std::byte* const> inputs, std::size_t count, std::uint32_t weight,
             const std::byte* first = nullptr);
+
+// Of a sum or an average of floats whose contributions are multiplied with factors. Each factor, product,
+// sum and quotient is rounded to the type of the accumulators.
+struct Scaling {
+  double first = 1;                     // of `first`, which is raw; accumulators are scaled already
+  std::span<const double> inputs = {};  // one for each
+  double divisor = 1;                   // finish: the sum is divided by this,
+  double multiplier = 1;                // and the quotient is multiplied with this
+};
+// As accumulate() and finish() of a sum.
+void accumulate_scaled(DType dtype, std::byte* accumulators, std::span<const std::byte* const> inputs,
+                       std::size_t count, const Scaling& scaling, const std::byte* first = nullptr);
+void finish_scaled(DType dtype, std::byte* out, const std::byte* accumulators,
+                   std::span<const std::byte* const> inputs, std::size_t count, const Scaling& scaling,
+                   const std::byte* first = nullptr);
 
 // All in one: the first input, op the others in their order, narrowed into `out` (count raw elements). At
 // least one input; none overlaps `out`. An average adds like a sum: who knows the weight of all divides.

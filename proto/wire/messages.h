@@ -20,6 +20,7 @@
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/base/round_call.h"
+#include "proto/base/scale.h"
 #include "proto/wire/capabilities.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/local_messages.h"
@@ -351,6 +352,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   std::uint32_t weight = 1;  // ranks already summed in the payload
   bool rendezvous = false;   // without payload: the contribution is there, and waits to be asked for
   Error error = {};  // not ok: the ranks of this host disagree, and the round fails with it; no payload
+  Scale scale = {};  // of a reduction of floats
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 

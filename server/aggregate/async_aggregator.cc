@@ -34,6 +34,8 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (header.weight != contributors_[contributor].weight) {
     return errors_.weight(contributor, header.round, header.weight);
   }
+  if (!header.scale.is_none())
+    return errors_.scale(contributor, header.round, "is scaled: the tensor is asynchronous");
   if (!broadcast && lost_value_.code != ErrorCode::ok) return lost_value_;
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),

@@ -1,5 +1,7 @@
 #include "server/aggregate/round_errors.h"
 
+#include <fmt/core.h>
+
 namespace bps {
 
 std::string RoundErrors::describe(Round round) const {
@@ -126,6 +128,18 @@ Error RoundErrors::no_parts(std::uint32_t contributor, Round round, const RoundC
                     describe(round) + ": " + describe_rank(contributor) + " calls " + to_string(call) +
                         " on a tensor that has no parts",
                     "declare it with parts on all ranks");
+}
+
+Error RoundErrors::scale(std::uint32_t contributor, Round round, const std::string& why) const {
+  return make_error(ErrorCode::invalid_argument,
+                    describe(round) + ": what " + describe_rank(contributor) + " gives " + why,
+                    "give weights that are 0 or more, and factors that are finite in the type of the sum");
+}
+
+Error RoundErrors::no_divisor(Round round, double divisor) const {
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("{}: the weights of the average add up to {}", describe(round), divisor),
+                    "let one rank at least give a weight above 0");
 }
 
 Error RoundErrors::nobody_has(Round round) const {

@@ -51,6 +51,10 @@ class RoundErrors {
   Error no_root(const RoundCall& call, Rank root, Round round) const;
   // Of a tensor that has none.
   Error no_parts(std::uint32_t contributor, Round round, const RoundCall& call) const;
+  // Its scale cannot be used: `why`.
+  Error scale(std::uint32_t contributor, Round round, const std::string& why) const;
+  // Of an average whose shares add up to nothing that can be divided by.
+  Error no_divisor(Round round, double divisor) const;
   // In handoff: nobody has the aggregate of the round any more.
   Error nobody_has(Round round) const;
 

@@ -39,10 +39,12 @@ void RoundSum::close() {
   for (std::uint32_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
     part.phase = part.dead ? Phase::absent : Phase::none;
+    if (is_scaled_) part.scale = {};
     absent_ += part.dead ? 1 : 0;
     weight_ += part.dead ? 0 : contributors_[i].weight;
   }
   call_ = {};
+  is_scaled_ = false;
   root_ = silent_ = kNobody;
   added_ = 0;
   ready_ = 0;
@@ -284,7 +286,9 @@ void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
     first_ = begun;
     return keep_first();
   }
-  if (call_.owner_adds && !slices_.empty()) {
+  if (is_scaled_) {
+    combine_scaled(begun, first, end);
+  } else if (call_.owner_adds && !slices_.empty()) {
     combine_slices(begun, first, end);
   } else {
     combine(Slice{kNobody, 0, shape_.elements}, begun, first, end);
@@ -331,6 +335,34 @@ void RoundSum::combine(const Slice& slice, const std::byte* begun, std::uint32_t
   const bool divides_later = call_.owner_adds && call_.operation == Operation::average;
   reduce::finish(shape_.dtype, divides_later ? Operation::sum : call_.operation,
                  slots_.memory(round_) + offset, sum, rest, slice.elements, weight_, from);
+}
+
+// Owners do not add in a scaled round.
+void RoundSum::combine_scaled(const std::byte* begun, std::uint32_t first, std::uint32_t end) {
+  inputs_.clear();
+  std::vector<double> factors;
+  for (std::uint32_t i = first; i < end; ++i) {
+    if (is_skipped(i)) continue;
+    inputs_.push_back(input(i));
+    factors.push_back(parts_[i].scale.factor);
+  }
+  reduce::Scaling scaling;
+  scaling.inputs = factors;
+  const std::uint32_t lowest = present_from(0);
+  if (begun != nullptr) scaling.first = parts_[lowest].scale.factor;
+  const bool ends = end == parts_.size();
+  std::byte* const sum = ends && begun != nullptr ? nullptr : accumulators();
+  if (!ends) return reduce::accumulate_scaled(shape_.dtype, sum, inputs_, shape_.elements, scaling, begun);
+  if (call_.operation == Operation::average) scaling.divisor = divisor();
+  scaling.multiplier = parts_[lowest].scale.postscale;
+  reduce::finish_scaled(shape_.dtype, slots_.memory(round_), sum, inputs_, shape_.elements, scaling, begun);
+}
+
+double RoundSum::divisor() const {
+  double sum = 0;
+  for (std::uint32_t i = 0; i < parts_.size(); ++i)
+    if (!is_absent(i)) sum += parts_[i].scale.share;
+  return sum;
 }
 
 void RoundSum::keep_first() {

@@ -30,6 +30,7 @@
 
 #include "proto/base/memory/buffer_pool.h"
 #include "proto/base/round_call.h"
+#include "proto/base/scale.h"
 #include "proto/transport/transport.h"
 #include "server/aggregate/aggregator.h"
 #include "server/aggregate/partition.h"
@@ -62,6 +63,14 @@ class RoundSum {
 
   // The round begins.
   void open(Round round, const RoundCall& call);
+  // Of the contributor's header: how what it gives counts.
+  void set_scale(std::uint32_t contributor, const Scale& scale) {
+    parts_[contributor].scale = scale;
+    is_scaled_ = is_scaled_ || !scale.is_none();
+  }
+  bool is_scaled() const { return is_scaled_; }
+  // Of an average: what the sum is divided by. Of those that are not absent.
+  double divisor() const;
   // The round is over: a new one, of which those who died are absent.
   void close();
 
@@ -194,6 +203,7 @@ class RoundSum {
     std::variant<std::monostate, BufferPool::Buffer, LentPayload> held;  // a buffer is of the budget
     Phase phase = Phase::none;
     bool dead = false;
+    Scale scale;
 
     const BufferPool::Buffer* buffer() const { return std::get_if<BufferPool::Buffer>(&held); }
     const LentPayload* lent() const { return std::get_if<LentPayload>(&held); }
@@ -211,6 +221,7 @@ class RoundSum {
   // `begun`: raw elements of the partition to begin with, of the first that gives; or null.
   void combine_slices(const std::byte* begun, std::uint32_t first, std::uint32_t end);
   void combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end);
+  void combine_scaled(const std::byte* begun, std::uint32_t first, std::uint32_t end);
   // Of one that is added elsewhere: nobody gives to it.
   bool add_nothing();
   // The first one alone, raw.
@@ -233,6 +244,7 @@ class RoundSum {
   Round round_;
   RoundCall call_;
   std::uint32_t root_ = kNobody;
+  bool is_scaled_ = false;          // some contribution, or the result
   std::uint32_t silent_ = kNobody;  // of a reduction: the root, if it gives nothing
   std::uint32_t added_ = 0;         // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;

@@ -3,13 +3,23 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace bps {
+
+namespace {
+
+double rounded_to_sum(DType dtype, double value) {
+  return dtype == DType::f64 ? value : static_cast<double>(static_cast<float>(value));
+}
+
+}  // namespace
 
 Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   opener_ = contributor;
   call_ = header.call;
   count_ = header.count;
+  postscale_ = header.scale.postscale;
   if (parted_.code == ErrorCode::ok && !any_left_) return {};
   return parted(header.round);
 }
@@ -29,6 +39,10 @@ Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open
 }
 
 Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
+  if (sum.is_scaled() && call_.operation == Operation::average && !sum.is_copy()) {
+    const double divisor = rounded_to_sum(shape_.dtype, sum.divisor());
+    if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
+  }
   const auto check = [&](Rank root) -> Status {
     const std::uint32_t found = find_contributor(contributors_, root);
     if (found == kNobody) return errors_.no_root(call_, root, round);
@@ -57,7 +71,26 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) cons
   }
   if (header.weight != contributors_[contributor].weight)
     return errors_.weight(contributor, round, header.weight);
-  return {};
+  return check_scale(contributor, header);
+}
+
+Status RoundTerms::check_scale(std::uint32_t contributor, const PushPull& header) const {
+  const Scale& scale = header.scale;
+  const Round round = header.round;
+  if (scale.postscale != postscale_ && !(std::isnan(scale.postscale) && std::isnan(postscale_))) {
+    return errors_.differ(round, opener_, fmt::format("{} times {}", to_string(call_), postscale_),
+                          contributor, fmt::format("{} times {}", to_string(header.call), scale.postscale));
+  }
+  if (scale.is_none()) return {};
+  if (!may_scale(header.call, shape_.dtype) || contributors_[contributor].weight != 1)
+    return errors_.scale(contributor, round, "is scaled, which only sums and averages of floats can be");
+  const auto fits = [&](double value) { return std::isfinite(rounded_to_sum(shape_.dtype, value)); };
+  if (!(scale.share >= 0 && fits(scale.share)))
+    return errors_.scale(contributor, round, fmt::format("has a weight of {}", scale.share));
+  if (fits(scale.factor) && fits(scale.postscale)) return {};
+  return errors_.scale(
+      contributor, round,
+      fmt::format("is multiplied with {}, and the result with {}", scale.factor, scale.postscale));
 }
 
 }  // namespace bps

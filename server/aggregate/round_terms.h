@@ -48,6 +48,7 @@ class RoundTerms {
   Error out_of_turn(std::uint32_t contributor, Round round, Round open) const;
 
  private:
+  Status check_scale(std::uint32_t contributor, const PushPull& header) const;
   // Why no round completes any more; ok: they do.
   Error parted(Round round) const;
 
@@ -56,6 +57,7 @@ class RoundTerms {
   const RoundErrors& errors_;
   std::uint32_t opener_ = 0;
   RoundCall call_;
+  double postscale_ = 1;
   std::uint64_t count_ = 0;  // elements of the whole tensor
   Error parted_;
   std::vector<bool> left_;  // by contributor

@@ -121,9 +121,9 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   if (Status agreed = terms_.agree(contributor, header); !agreed) return agreed;
-  const std::size_t expected = sum_.bytes_from(contributor);
-  if (header.rendezvous || bytes == expected) return {};
-  return errors_.length(contributor, open_, bytes, expected);
+  if (!header.scale.is_none()) sum_.set_scale(contributor, header.scale);
+  if (header.rendezvous || bytes == sum_.bytes_from(contributor)) return {};
+  return errors_.length(contributor, open_, bytes, sum_.bytes_from(contributor));
 }
 
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) {

@@ -69,32 +69,43 @@ std::vector<std::byte> reduce_integers(Operation operation, std::span<const std:
 
 template <class T, class Widen, class Narrow>
 std::vector<std::byte> reduce_floats(Operation operation, std::span<const std::vector<std::byte>> inputs,
-                                     std::size_t weight, std::size_t element_bytes, Widen widen,
-                                     Narrow narrow) {
+                                     std::size_t weight, std::span<const Scale> scales,
+                                     std::size_t element_bytes, Widen widen, Narrow narrow) {
   std::vector<std::byte> out(inputs.front().size());
+  double shares = 0;
+  for (const Scale& scale : scales)
+    shares += scale.share;
+  const T divisor = scales.empty() ? static_cast<T>(weight) : static_cast<T>(shares);
+  const auto given = [&](std::size_t r, std::size_t i) {
+    const T value = widen(inputs[r], i);
+    return scales.empty() ? value : static_cast<T>(value * static_cast<T>(scales[r].factor));
+  };
   for (std::size_t i = 0; i < out.size() / element_bytes; ++i) {
-    T sum = widen(inputs[0], i);
+    T sum = given(0, i);
     for (std::size_t r = 1; r < inputs.size(); ++r)
-      sum = combine<T>(operation, sum, widen(inputs[r], i));
-    if (operation == Operation::average) sum /= static_cast<T>(weight);
+      sum = combine<T>(operation, sum, given(r, i));
+    if (operation == Operation::average) sum /= divisor;
+    if (!scales.empty()) sum *= static_cast<T>(scales[0].postscale);
     narrow(out, i, canonical(sum));
   }
   return out;
 }
 
 std::vector<std::byte> reduce_16(int fraction_bits, Operation operation,
-                                 std::span<const std::vector<std::byte>> inputs, std::size_t weight) {
+                                 std::span<const std::vector<std::byte>> inputs, std::size_t weight,
+                                 std::span<const Scale> scales) {
   return reduce_floats<float>(
-      operation, inputs, weight, 2,
+      operation, inputs, weight, scales, 2,
       [=](const auto& raw, std::size_t i) { return widen_16(element<std::uint16_t>(raw, i), fraction_bits); },
       [=](auto& raw, std::size_t i, float value) { put(raw, i, narrow_16(value, fraction_bits)); });
 }
 
 template <class T>
 std::vector<std::byte> reduce_native(Operation operation, std::span<const std::vector<std::byte>> inputs,
-                                     std::size_t weight) {
+                                     std::size_t weight, std::span<const Scale> scales) {
   return reduce_floats<T>(
-      operation, inputs, weight, sizeof(T), [](const auto& raw, std::size_t i) { return element<T>(raw, i); },
+      operation, inputs, weight, scales, sizeof(T),
+      [](const auto& raw, std::size_t i) { return element<T>(raw, i); },
       [](auto& raw, std::size_t i, T value) { put(raw, i, value); });
 }
 
@@ -141,16 +152,16 @@ std::uint16_t narrow_16(float value, int fraction_bits) {
 
 std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
                                         std::span<const std::vector<std::byte>> contributions,
-                                        std::optional<std::size_t> weight) {
+                                        std::optional<std::size_t> weight, std::span<const Scale> scales) {
   BPS_ASSERT(!contributions.empty());
   const std::size_t ranks = weight.value_or(contributions.size());
-  if (contributions.size() == 1 && (ranks == 1 || operation != Operation::average))
+  if (scales.empty() && contributions.size() == 1 && (ranks == 1 || operation != Operation::average))
     return contributions.front();
   switch (dtype) {
-    case DType::f32: return reduce_native<float>(operation, contributions, ranks);
-    case DType::f64: return reduce_native<double>(operation, contributions, ranks);
-    case DType::f16: return reduce_16(10, operation, contributions, ranks);
-    case DType::bf16: return reduce_16(7, operation, contributions, ranks);
+    case DType::f32: return reduce_native<float>(operation, contributions, ranks, scales);
+    case DType::f64: return reduce_native<double>(operation, contributions, ranks, scales);
+    case DType::f16: return reduce_16(10, operation, contributions, ranks, scales);
+    case DType::bf16: return reduce_16(7, operation, contributions, ranks, scales);
     case DType::i8: return reduce_integers<std::int8_t>(operation, contributions, ranks);
     case DType::u8: return reduce_integers<std::uint8_t>(operation, contributions, ranks);
     case DType::i32: return reduce_integers<std::int32_t>(operation, contributions, ranks);

@@ -9,14 +9,16 @@
 #include <vector>
 
 #include "proto/base/dtype.h"
+#include "proto/base/scale.h"
 
 namespace bps::sim {
 
 // `contributions` in rank order, each `elements` raw elements; not for broadcast. `weight`: ranks in them, if
-// some are sums already.
+// some are sums already. `scales`: of each; none: they are not scaled.
 std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
                                         std::span<const std::vector<std::byte>> contributions,
-                                        std::optional<std::size_t> weight = {});
+                                        std::optional<std::size_t> weight = {},
+                                        std::span<const Scale> scales = {});
 
 // Each host's ranks first, rounded to the type, then the hosts.
 std::vector<std::byte> reference_reduce_by_host(DType dtype, Operation operation,

@@ -22,6 +22,7 @@ struct SimWorker::UnderWay {
   std::uint64_t round = 0;
   std::uint64_t serial = 0;
   RoundCall how;
+  Scale scale;
   RoundMemory memory;
   std::vector<std::uint64_t> least;  // async, by rank: deltas that had an answer before it began
 };
@@ -368,6 +369,7 @@ void SimWorker::begin_round(std::size_t tensor) {
   if (is_quarrel(tensor, operation->round) && differs) {
     operation->how = operation->how == Operation::max ? Operation::min : Operation::max;
   }
+  operation->scale = scale_plan(job_.plan, tensor, operation->round, rank_);
   operation->memory = {job_.plan, tensor, operation->round, operation->how, rank_, plan_.in_place};
   const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
   job_.begun[tensor][rank_.value] = run.next_round;
@@ -379,7 +381,8 @@ void SimWorker::begin_round(std::size_t tensor) {
       });
   // In that of its GPU now and then, as it comes.
   const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode == Mode::sync &&
-                         job_.plan.tensors[tensor].ranks.empty() && random_.one_in(2);
+                         job_.plan.tensors[tensor].ranks.empty() && operation->scale.is_none() &&
+                         random_.one_in(2);
   run.under_way = std::move(operation);
   calling_ = true;
   const Status begun = begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);
@@ -405,6 +408,7 @@ Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory,
                         : testing::push_pull_of(tensor, operation.memory.input(), operation.memory.output(),
                                                 how.operation, std::move(done));
   request.call = how;
+  request.scale = operation.scale;
   request.in.memory = request.out.memory = memory;
   return engine_->begin(std::move(request));
 }

@@ -153,6 +153,19 @@ RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
   return plan;
 }
 
+Scale scale_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank) {
+  const RoundCall how = round_plan(job, tensor, round);
+  const TensorPlan& plan = job.tensors[tensor];
+  Random of_round(mix(job.seed, 0x5ca1e, tensor, round));
+  const bool is_scaled = job.reduces && !job.sums_on_hosts && of_round.one_in(4);
+  if (!is_scaled || plan.mode == Mode::async || !may_scale(how, plan.dtype)) return {};
+  constexpr double kFactors[] = {1, 1, 0.5, -3, 0.1, 1e-3, 1024};
+  Random random(mix(job.seed, 0x5ca1e + 1 + rank.value, tensor, round));
+  const double share = how.operation == Operation::average ? 0.25 * random.between(1, 100) : 1;
+  return {share * kFactors[random.below(std::size(kFactors))], share,
+          kFactors[of_round.below(std::size(kFactors))]};
+}
+
 std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank) {
   const TensorPlan& plan = job.tensors[tensor];
   std::vector<std::byte> raw(plan.bytes());
@@ -221,11 +234,19 @@ std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std:
   if (how.kind == RoundKind::reduce_scatter && !how.exact_order && is_float)
     return expected_parts(job, tensor, round, contributors);
   std::vector<std::vector<std::vector<std::byte>>> parts;
+  std::vector<std::vector<std::byte>> given;
+  std::vector<Scale> scales;
   for (const auto& ranks : contributors) {
     parts.emplace_back();
-    for (const std::uint32_t rank : ranks)
+    for (const std::uint32_t rank : ranks) {
       parts.back().push_back(contribution(job, tensor, round, Rank{rank}));
+      given.push_back(parts.back().back());
+      scales.push_back(scale_plan(job, tensor, round, Rank{rank}));
+    }
   }
+  const bool is_scaled =
+      std::any_of(scales.begin(), scales.end(), [](const Scale& scale) { return !scale.is_none(); });
+  if (is_scaled) return reference_reduce(plan.dtype, how.operation, given, {}, scales);
   return reference_reduce_by_host(plan.dtype, how.operation, parts);
 }
 

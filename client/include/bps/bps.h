@@ -304,6 +304,23 @@ typedef enum bps_memory_kind {
   BPS_MEMORY_CUDA = 2
 } bps_memory_kind;
 
+/* How an input counts in a sum or an average of floats. Both factors and the weight are rounded to the type
+ * of the sum: f32, of f64 tensors f64. So are all products, the sum, and what comes of it.
+ *
+ *   BPS_SUM:      postscale * (prescale_0 * x_0 + prescale_1 * x_1 + ...)
+ *   BPS_AVERAGE:  postscale * (weight_0 * prescale_0 * x_0 + ...) / (weight_0 + weight_1 + ...)
+ *
+ * Other operations, integers, asynchronous tensors, CUDA memory, a reduce_scatter of f32 or f64 without
+ * exact_order, and jobs whose ranks sum on their host first (local-group) take none. */
+typedef struct bps_scale {
+  size_t struct_size; /* set by BPS_SCALE_INIT */
+  double weight;      /* of averages: 0 or more, for example a number of samples; the sum must be above 0 */
+  double prescale;    /* ranks may differ in both */
+  double postscale;   /* the same on all ranks */
+} bps_scale;
+#define BPS_SCALE_INIT \
+  { sizeof(bps_scale), 1, 1, 1 }
+
 /* A piece of memory. Both of an operation are the host's (HOST and HOST_PINNED are alike), or both CUDA.
  * CUDA memory is of the client's one GPU, whichever context is current. Without driver, GPU or NCCL the call
  * fails with BPS_CONFIGURATION; memory that is not allowed with BPS_INVALID_ARGUMENT. If a GPU fails, the job
@@ -316,6 +333,7 @@ typedef struct bps_buffer {
   int32_t kind;   /* bps_memory_kind */
   int32_t device; /* CUDA: the GPU, as the CUDA runtime counts */
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */
+  const bps_scale* scale; /* of the input of a reduction; read during the call; NULL: all 1 */
 } bps_buffer;
 
 /* Starts to reduce `in` of all workers into `out` of all workers, and returns at once. Both may be the same

@@ -238,7 +238,9 @@ inline constexpr bool
 class AnyBuffer {
  public:
   AnyBuffer(void* pointer, std::size_t bytes, bool sized, Holds holds) noexcept
-      : raw_{sizeof(bps_buffer), pointer, bytes, BPS_MEMORY_HOST, 0, nullptr}, sized_(sized), holds_(holds) {}
+      : raw_{sizeof(bps_buffer), pointer, bytes, BPS_MEMORY_HOST, 0, nullptr, nullptr},
+        sized_(sized),
+        holds_(holds) {}
   explicit AnyBuffer(const bps_buffer& raw) noexcept : raw_(raw), sized_(true), holds_(nullptr) {}
 
   bool fits(const Tensor& tensor) const noexcept { return holds_ == nullptr || holds_(tensor.dtype()); }
@@ -248,11 +250,18 @@ class AnyBuffer {
  private:
   bps_buffer raw_of(const Tensor& tensor, std::uint64_t count) const noexcept {
     bps_buffer result = raw_;
+    if (scaled_) result.scale = &scale_;
     if (!sized_) result.bytes = static_cast<std::size_t>(count) * size_of(tensor.dtype());
     return result;
   }
 
   bps_buffer raw_;
+
+ protected:
+  bps_scale scale_ = BPS_SCALE_INIT;
+  bool scaled_ = false;
+
+ private:
   bool sized_;
   Holds holds_;
 };
@@ -275,6 +284,13 @@ class Buffer : public detail::AnyBuffer {
 };
 
 // Memory that an operation only reads.
+// How an input counts in a sum or an average of floats, see bps_scale.
+struct Scale {
+  double weight = 1;
+  double prescale = 1;
+  double postscale = 1;
+};
+
 class ConstBuffer : public detail::AnyBuffer {
  public:
   template <class T, class = std::enable_if_t<detail::is_element<std::remove_const_t<T>>>>
@@ -292,6 +308,14 @@ class ConstBuffer : public detail::AnyBuffer {
       : AnyBuffer(const_cast<void*>(pointer), bytes, true, nullptr) {}
   ConstBuffer(const Buffer& buffer) noexcept : AnyBuffer(buffer) {}
   explicit ConstBuffer(const bps_buffer& raw) noexcept : AnyBuffer(raw) {}
+
+  // The same memory, of which every element counts so in a sum or an average.
+  ConstBuffer scaled(const Scale& scale) const noexcept {
+    ConstBuffer result = *this;
+    result.scale_ = {sizeof(bps_scale), scale.weight, scale.prescale, scale.postscale};
+    result.scaled_ = true;
+    return result;
+  }
 };
 
 // Memory of a GPU, see bps_buffer: {pointer, bytes, device, stream}. What is queued on the stream comes
@@ -303,7 +327,13 @@ struct CudaMemory {
   void* stream = nullptr;
 
   bps_buffer raw() const noexcept {
-    return {sizeof(bps_buffer), pointer, bytes, BPS_MEMORY_CUDA, static_cast<std::int32_t>(device), stream};
+    return {sizeof(bps_buffer),
+            pointer,
+            bytes,
+            BPS_MEMORY_CUDA,
+            static_cast<std::int32_t>(device),
+            stream,
+            nullptr};
   }
   operator Buffer() const noexcept { return Buffer(raw()); }
   operator ConstBuffer() const noexcept { return ConstBuffer(raw()); }

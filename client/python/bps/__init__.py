@@ -10,7 +10,7 @@
 from ._abi import DType, Op
 from ._library import get as _get_library
 from ._memory import CudaMemory
-from .client import Client, Info, Stats, TensorSpec
+from .client import Client, Info, Scale, Stats, TensorSpec
 from .errors import Code, Error
 from .handle import Handle, Tensor
 from .kvstore import KVStore
@@ -23,5 +23,5 @@ def library_version() -> str:
     return str(_get_library().bps_version().decode())
 
 
-__all__ = ["Client", "Code", "CudaMemory", "DType", "Error", "Handle", "Info", "KVStore", "Op", "Stats", "Tensor", "TensorSpec",
-           "library_version"]
+__all__ = ["Client", "Code", "CudaMemory", "DType", "Error", "Handle", "Info", "KVStore", "Op", "Scale", "Stats", "Tensor",
+           "TensorSpec", "library_version"]

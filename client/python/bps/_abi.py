@@ -4,7 +4,7 @@ ctypes lets go of the interpreter lock while such a function runs, so one thread
 """
 import ctypes
 import enum
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, List, Tuple
 
 VERSION_MAJOR = 0
@@ -117,6 +117,15 @@ class CTensorSpec(ctypes.Structure):
     ]
 
 
+class CScale(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("weight", c_double),
+        ("prescale", c_double),
+        ("postscale", c_double),
+    ]
+
+
 class CBuffer(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -125,6 +134,7 @@ class CBuffer(ctypes.Structure):
         ("kind", c_int32),
         ("device", c_int32),
         ("stream", c_void_p),
+        ("scale", POINTER(CScale)),
     ]
 
 

@@ -34,6 +34,16 @@ class TensorSpec(NamedTuple):
     ranks: Optional[Sequence[int]] = None
 
 
+class Scale(NamedTuple):
+    """How an input counts in a sum or an average of floats; see bps_scale in bps.h. weight: of averages, which divide by
+    the sum of all weights; 0 or more. prescale: what the input is multiplied with. postscale: what the result is
+    multiplied with, the same on all ranks."""
+
+    weight: float = 1.0
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+
 class Stats(NamedTuple):
     """Counters since the client was opened; see bps_stats in bps.h."""
 
@@ -203,16 +213,17 @@ class Client:
 
     # -- operations --
 
-    def push_pull(self, tensor: Tensor, source: Any, out: Any = None, op: Op = Op.AVERAGE) -> Handle:
+    def push_pull(self, tensor: Tensor, source: Any, out: Any = None, op: Op = Op.AVERAGE,
+                  scale: Optional[Scale] = None) -> Handle:
         """Starts to reduce `source` of all workers into `out` of all workers (None: in place); returns at once.
 
         Both are contiguous arrays of the tensor's dtype and count, on the host or both on the GPU, untouched until the
-        handle says done.
+        handle says done. scale: how `source` counts, in a sum or an average of floats.
         """
         self._check_op(op)
         output = self._checked(tensor, source if out is None else out, "out", writable=True)
         given = output if out is None else self._checked(tensor, source, "source", writable=False)
-        return self._start(tensor, (given, output), _library.get().bps_push_pull, ctypes.byref(given.c_buffer()),
+        return self._start(tensor, (given, output), _library.get().bps_push_pull, self._scaled(given, scale),
                            ctypes.byref(output.c_buffer()), int(op))
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
@@ -221,7 +232,8 @@ class Client:
         memory = self._checked(tensor, array, "array", writable=self.rank != root)
         return self._start(tensor, (memory,), _library.get().bps_broadcast, ctypes.byref(memory.c_buffer()), root)
 
-    def reduce(self, tensor: Tensor, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE) -> Handle:
+    def reduce(self, tensor: Tensor, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE,
+               scale: Optional[Scale] = None) -> Handle:
         """Starts to reduce `source` of all workers into `out` of the root (None: in place there); returns at once. `out` is
         ignored elsewhere, and `source` is only read there.
 
@@ -234,11 +246,11 @@ class Client:
         given = self._checked(tensor, source, "source", writable=is_in_place)
         output = given if is_in_place else self._checked(tensor, out, "out", writable=True) if takes else None
         return self._start(tensor, (given,) if output is None else (given, output), _library.get().bps_reduce,
-                           ctypes.byref(given.c_buffer()), None if output is None else ctypes.byref(output.c_buffer()),
+                           self._scaled(given, scale), None if output is None else ctypes.byref(output.c_buffer()),
                            int(op), root)
 
     def reduce_scatter(self, tensor: Tensor, source: Any, out: Any, op: Op = Op.AVERAGE,
-                       exact_order: bool = False) -> Handle:
+                       exact_order: bool = False, scale: Optional[Scale] = None) -> Handle:
         """Starts to reduce `source` of all workers, of which each takes its part (TensorSpec.parts) into `out`; returns at
         once. `out` has as many elements as the part: memory of its own, or the place in `source` where the part is.
 
@@ -249,7 +261,7 @@ class Client:
         self._check_op(op)
         given = self._checked(tensor, source, "source", writable=False)
         output = self._checked(tensor, out, "out", writable=True, is_part=True)
-        return self._start(tensor, (given, output), _library.get().bps_reduce_scatter, ctypes.byref(given.c_buffer()),
+        return self._start(tensor, (given, output), _library.get().bps_reduce_scatter, self._scaled(given, scale),
                            ctypes.byref(output.c_buffer()), int(op), int(bool(exact_order)))
 
     def all_gather(self, tensor: Tensor, source: Any, out: Any) -> Handle:
@@ -378,6 +390,13 @@ class Client:
         error = _library.new_error()
         _library.check(call(self._pointer, tensor.number, *arguments, ctypes.byref(handle._raw), ctypes.byref(error)), error)
         return handle
+
+    @staticmethod
+    def _scaled(given: Memory, scale: Optional[Scale]) -> Any:
+        buffer = given.c_buffer()
+        if scale is not None:
+            buffer.scale = ctypes.pointer(_abi.CScale(ctypes.sizeof(_abi.CScale), *scale))
+        return ctypes.byref(buffer)
 
     @staticmethod
     def _check_op(op: Any) -> None:

@@ -192,6 +192,43 @@ def groups():
     print("right")
 
 
+def scales():
+    """Weighted averages, prescales and postscales are NumPy's bit for bit; what cannot be used is an error on all ranks."""
+    with bps.Client() as client:
+        rank, size = client.rank, client.world_size
+        for dtype, name in ((bps.DType.F32, "f4"), (bps.DType.F64, "f8")):
+            tensor, = client.declare([bps.TensorSpec(f"weight {name}", dtype, 150_001, parts=[1] * (size - 1) + [150_002 - size])])
+            kind = numpy.dtype(name).type
+            for step in range(4):
+                given = [gradient(other, step, tensor.count).astype(name) for other in range(size)]
+                weights = [float(other * step + 0.1) for other in range(size)]
+                factors = [kind(weight) for weight in weights]
+                total = summed([factor * array for factor, array in zip(factors, given)])
+                scale, out = bps.Scale(weight=weights[rank], postscale=3.0), given[rank].copy()
+                handle = client.push_pull(tensor, out if step % 2 else given[rank], out, scale=scale)
+                handle.wait()
+                expected = total / kind(sum(weights)) * kind(3.0)
+                assert out.tobytes() == expected.tobytes() and handle.ranks == size, (name, step)
+                part = numpy.zeros(tensor.part, name)
+                client.reduce_scatter(tensor, given[rank], part, exact_order=True, scale=scale).wait()
+                assert part.tobytes() == expected[rank:rank + tensor.part].tobytes(), (name, step)
+                client.reduce(tensor, given[rank], out, root=0, op=bps.Op.SUM, scale=bps.Scale(prescale=weights[rank])).wait()
+                assert rank != 0 or out.tobytes() == total.tobytes(), (name, step)
+            bad = bps.Scale(weight=-1.0 if rank == size - 1 else 1.0)
+            fails(f"what rank {size - 1} gives has a weight of -1", lambda: client.push_pull(tensor, out, scale=bad).wait(),
+                  bps.Code.INVALID_ARGUMENT)
+            fails("the weights of the average add up to 0",
+                  lambda: client.push_pull(tensor, out, scale=bps.Scale(weight=0.0)).wait(), bps.Code.INVALID_ARGUMENT)
+            for op, scale in ((bps.Op.MAX, bps.Scale(prescale=2.0)), (bps.Op.SUM, bps.Scale(weight=2.0))):
+                try:
+                    client.push_pull(tensor, out, op=op, scale=scale)
+                except bps.Error as error:
+                    assert error.code == bps.Code.INVALID_ARGUMENT, error
+                else:
+                    raise AssertionError(op)
+    print("right")
+
+
 KINDS = ((bps.DType.F32, "f4"), (bps.DType.I64, "i8"), (bps.DType.F64, "f8"))
 
 
@@ -206,12 +243,12 @@ def checked(client, count, kind=0, op=bps.Op.SUM):
     return tensor
 
 
-def fails(pattern, function):
-    """Because the ranks differ."""
+def fails(pattern, function, code=bps.Code.CONFIGURATION):
+    """Mostly because the ranks differ."""
     try:
         function()
     except bps.Error as error:
-        assert error.code == bps.Code.CONFIGURATION and re.search(pattern, str(error)), error
+        assert error.code == code and re.search(pattern, str(error)), error
     else:
         raise AssertionError("it went well")
 

@@ -20,7 +20,8 @@ Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& 
     return invalid(fmt::format("struct_size of buffer '{}' is {}", what, buffer->struct_size),
                    "set it to sizeof(bps_buffer)");
   }
-  const bps_buffer full = full_struct(buffer, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr});
+  const bps_buffer full =
+      full_struct(buffer, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr, nullptr});
   const bool is_host = full.kind == BPS_MEMORY_HOST || full.kind == BPS_MEMORY_HOST_PINNED;
   if (!is_host && full.kind != BPS_MEMORY_CUDA)
     return invalid(fmt::format("buffer '{}' has the unknown memory kind {}", what, full.kind));
@@ -36,6 +37,25 @@ Status read_operation(const bps_reduce_op& operation, Operation& given) {
   const auto code = number_of(operation);
   if (code < BPS_SUM || code >= kOperationCount) return invalid(fmt::format("operation {} is unknown", code));
   given = static_cast<Operation>(code);
+  return {};
+}
+
+// What a reduction is given.
+Status read_reduction(const bps_buffer* in, const bps_reduce_op& operation, Request& request) {
+  if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+  if (Status status = read_operation(operation, request.call.operation); !status.ok()) return status;
+  const bps_scale* const given =
+      full_struct(in, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr, nullptr}).scale;
+  if (given == nullptr) return {};
+  const bps_scale scale = full_struct(given, BPS_SCALE_INIT);
+  const bool is_average = request.call.operation == Operation::average;
+  if (!is_average && scale.weight != 1) {
+    return invalid(fmt::format("the scale of buffer 'in' has a weight of {}, and the operation is no average",
+                               scale.weight),
+                   "give a prescale, or use BPS_AVERAGE");
+  }
+  request.scale = {is_average ? scale.prescale * scale.weight : scale.prescale, scale.weight,
+                   scale.postscale};
   return {};
 }
 
@@ -368,11 +388,8 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
                          bps_reduce_op operation, bps_handle** handle, bps_error* error) {
   return start(client, tensor, handle, error, [&](Request& request) -> Status {
     request.view = out == nullptr;
-    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
-    if (!request.view) {
-      if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
-    }
-    return read_operation(operation, request.call.operation);
+    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
+    return request.view ? Status() : read_buffer(out, "out", request.out);
   });
 }
 
@@ -380,11 +397,8 @@ bps_status bps_reduce(bps_client* client, bps_tensor tensor, const bps_buffer* i
                       bps_reduce_op operation, int32_t root, bps_handle** handle, bps_error* error) {
   return start(client, tensor, handle, error, [&](Request& request) -> Status {
     request.call = RoundCall::reduce(Operation::sum, Rank{static_cast<std::uint32_t>(root)});
-    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
-    if (root == bps_rank(client)) {
-      if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
-    }
-    return read_operation(operation, request.call.operation);
+    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
+    return root == bps_rank(client) ? read_buffer(out, "out", request.out) : Status();
   });
 }
 
@@ -393,9 +407,8 @@ bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, const bps_b
                               bps_handle** handle, bps_error* error) {
   return start(client, tensor, handle, error, [&](Request& request) -> Status {
     request.call = RoundCall::reduce_scatter(Operation::sum, exact_order != 0);
-    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
-    if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
-    return read_operation(operation, request.call.operation);
+    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
+    return read_buffer(out, "out", request.out);
   });
 }
 

@@ -56,6 +56,7 @@ void Exchange::send(Partition& partition) {
   push.epoch = job_.epoch();
   push.generation = job_.generation();
   push.call = tensor.request().call;
+  push.scale = tensor.request().scale;
   push.dtype = tensor.shape().dtype;
   push.count = tensor.shape().elements;
   push.error = tensor.refused().value_or(Error{});

@@ -153,6 +153,25 @@ Status check_kind(RoundKind kind, const TensorShape& tensor, LocalGrouping group
   return {};
 }
 
+Status check_scale(const Request& request, const TensorShape& tensor, LocalGrouping grouping) {
+  if (request.scale.is_none()) return {};
+  const auto refuse = [&](const char* why, const char* advice) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("the input of tensor '{}' has a scale, and {}", tensor.name, why), advice);
+  };
+  if (tensor.is_async)
+    return refuse("the tensor is asynchronous", "multiply the deltas before they are pushed");
+  if (grouping != LocalGrouping::off)
+    return refuse("the ranks of a host sum first", "set local-group off (BPS_LOCAL_GROUP) on all ranks");
+  if (request.memory() != MemoryKind::host)
+    return refuse("is CUDA memory", "copy it to host memory first, or multiply it there");
+  if (may_scale(request.call, tensor.dtype)) return {};
+  if (!is_float(tensor.dtype))
+    return refuse("holds integers", "multiply them yourself, or use a tensor of floats");
+  return refuse("only sums and averages take one; a reduce_scatter of f32 or f64 only with exact_order",
+                "use sum, average, or exact_order");
+}
+
 // The C API's roots are signed.
 Status check_root(Rank root, const TensorShape& tensor, std::uint32_t world_size) {
   if (root.value < world_size && tensor.ranks.has(root)) return {};
@@ -192,6 +211,7 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
   if (Status status = check_operation(tensor, request.call.operation); !status.ok()) return status;
   if (Status status = check_nccl(tensor, rules.local_group, request.call.operation); !status.ok())
     return status;
+  if (Status status = check_scale(request, tensor, rules.local_group); !status.ok()) return status;
   if (Status status = check_average(tensor, rules.sums_on_hosts, request.call.operation); !status.ok())
     return status;
   if (request.is_broadcast() || request.view) return {};

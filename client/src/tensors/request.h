@@ -22,6 +22,7 @@
 #include "proto/base/parts.h"
 #include "proto/base/result.h"
 #include "proto/base/round_call.h"
+#include "proto/base/scale.h"
 #include "proto/wire/local_messages.h"
 
 namespace bps {
@@ -41,6 +42,7 @@ struct Request {
 
   TensorId tensor;
   RoundCall call;
+  Scale scale = {};
   bool view = false;  // the answer stays in library memory, and `out` is not given
   // Both are the whole tensor, and the same memory or apart. A broadcast has `out` only, which is read at the
   // root and written elsewhere. A reduce has `out` at the root only. `out` of a reduce_scatter and `in` of an

@@ -291,6 +291,9 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
   out.rendezvous = fields.rendezvous();
   check.error("error", in.error(), out.error);
+  // What numbers mean is checked with the round: a bad one fails it on all ranks.
+  const fb::Scale* const scale = in.scale();
+  out.scale = scale == nullptr ? Scale{} : Scale{scale->factor(), scale->share(), scale->postscale()};
 }
 
 void read(Check& check, const fb::Aggregate& in, Aggregate& out) {

@@ -192,7 +192,8 @@ Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
       m.call.root.value, m.weight, static_cast<std::uint8_t>(m.call.kind),
       static_cast<std::uint8_t>(m.call.operation), static_cast<std::uint8_t>(m.dtype),
       static_cast<std::uint8_t>(m.codec), m.rendezvous, m.call.exact_order);
-  return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error));
+  const fb::Scale scale(m.scale.factor, m.scale.share, m.scale.postscale);
+  return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error), m.scale.is_none() ? nullptr : &scale);
 }
 
 // Absent if there are none: data frames of synchronous tensors stay small.

@@ -1,6 +1,7 @@
 // For tests: messages with random content.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <random>
 #include <string>
@@ -79,7 +80,8 @@ class RandomMessages {
                         Codec::raw,
                         u32(0, kMaxWorldSize),
                         flag(),
-                        error()};
+                        error(),
+                        flag() ? Scale{} : Scale{real(), real(), real()}};
       case 22:
         return Aggregate{
             partition(), Round{any()}, Epoch{u32()}, Generation{u32()}, Codec::raw, u32(0, kMaxWorldSize),
@@ -407,6 +409,11 @@ class RandomMessages {
     for (std::uint64_t& part : parts)
       part = number(0, kMaxTensorElements);
     return parts;
+  }
+
+  // No NaN: it is not equal to itself.
+  double real() {
+    return std::ldexp(static_cast<double>(number(0, 1000)) - 500, static_cast<int>(u32(0, 200)) - 100);
   }
 
   std::vector<Rank> ranks() {

@@ -133,7 +133,8 @@ inline std::vector<Message> sample_messages() {
                          Codec::raw,
                          2,
                          true,
-                         {ErrorCode::configuration, "no", "do"}});
+                         {ErrorCode::configuration, "no", "do"},
+                         {0.5, 2, -3}});
   all.push_back(Aggregate{PartitionId{13},
                           Round{812},
                           Epoch{7},
