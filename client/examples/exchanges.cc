@@ -53,6 +53,24 @@ int main(int argc, char** argv) {
     client.all_gather(parted, own, whole).wait();  // everyone gets the parts of all
     expect("all_gather", {whole.front(), whole.back() - static_cast<float>(last)}, 0);
 
+    // A tensor that some ranks share: here those with an even number, and those with an odd one.
+    bps::TensorSpec half{"half", bps::DType::f32, mine.size()};
+    float sum_of_half = 0;
+    for (int other = rank % 2; other < size; other += 2) {
+      half.ranks.push_back(other);
+      sum_of_half += static_cast<float>(other + 1);
+    }
+    mine.assign(mine.size(), static_cast<float>(rank + 1));
+    client.push_pull(client.declare(half), mine, result, bps::Op::sum).wait();
+    expect("push_pull in a group", result, sum_of_half);
+
+    // An average in which a rank with more samples counts more.
+    bps::Scale scale;
+    scale.weight = rank + 1;
+    mine.assign(mine.size(), rank == last ? 1.0F : 0.0F);
+    client.push_pull(tensor, bps::ConstBuffer(mine).scaled(scale), result, bps::Op::average).wait();
+    expect("weighted average", result, static_cast<float>(size) / total);
+
     client.close();
     if (wrong == 0) std::printf("rank %d of %d: right\n", rank, size);
     return wrong == 0 ? 0 : 1;

@@ -36,6 +36,18 @@ def main():
         own[:] = rank
         client.all_gather(parted, own, whole).wait()  # everyone gets the parts of all
         assert (whole.reshape(size, -1) == numpy.arange(size)[:, None]).all(), whole
+
+        # A tensor that some ranks share: here those with an even number, and those with an odd one.
+        group = list(range(rank % 2, size, 2))
+        half, = client.declare([bps.TensorSpec("half", bps.DType.F32, 100_000, ranks=group)])
+        mine[:] = rank + 1
+        client.push_pull(half, mine, result, bps.Op.SUM).wait()
+        assert (result == sum(other + 1 for other in group)).all(), result
+
+        # An average in which a rank with more samples counts more.
+        mine[:] = rank == last
+        client.push_pull(tensor, mine, result, bps.Op.AVERAGE, bps.Scale(weight=rank + 1)).wait()
+        assert (result == numpy.float32(size) / numpy.float32(total)).all(), result
     print(f"rank {rank} of {size}: right")
 
 
