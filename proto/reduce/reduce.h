@@ -22,7 +22,8 @@
 //   - a scaled sum rounds each product before it is added, and every one of its NaNs is the canonical one
 //   - and, or and xor are of integers only
 //   - integer sums and products wrap modulo 2^bits of the element type; integer averages truncate toward
-//     zero and divide the exact sum for i8, u8 and i32, the wrapped sum for i64
+//     zero and divide the exact sum; accumulate_checked() and finish_checked() tell if that of i64 has
+//     wrapped
 #pragma once
 
 #include <cstddef>
@@ -86,6 +87,13 @@ void accumulate_scaled(DType dtype, std::byte* accumulators, std::span<const std
 void finish_scaled(DType dtype, std::byte* out, const std::byte* accumulators,
                    std::span<const std::byte* const> inputs, std::size_t count, const Scaling& scaling,
                    const std::byte* first = nullptr);
+
+// As accumulate() and finish() of an average of i64. False: some sum on the way was beyond i64, and what was
+// written is of no use.
+bool accumulate_checked(std::byte* accumulators, std::span<const std::byte* const> inputs, std::size_t count,
+                        const std::byte* first = nullptr);
+bool finish_checked(std::byte* out, const std::byte* accumulators, std::span<const std::byte* const> inputs,
+                    std::size_t count, std::uint32_t weight, const std::byte* first = nullptr);
 
 // All in one: the first input, op the others in their order, narrowed into `out` (count raw elements). At
 // least one input; none overlaps `out`. An average adds like a sum: who knows the weight of all divides.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -16,12 +17,17 @@ namespace oracle = reduce::oracle;
 
 constexpr std::size_t kCount = 37;
 
-std::vector<std::byte> random_elements(DType dtype, std::mt19937_64& engine) {
+// Averages of i64 must fit that.
+std::vector<std::byte> random_elements(DType dtype, Operation operation, std::mt19937_64& engine) {
+  const bool is_to_fit = dtype == DType::i64 && operation == Operation::average;
+  const auto bits = [&] {
+    const std::uint64_t any = engine();
+    return is_to_fit ? static_cast<std::uint64_t>(static_cast<std::int64_t>(any) >> 3) : any;
+  };
   std::uniform_real_distribution<double> real(-100, 100);
   std::vector<std::byte> out(kCount * size_of(dtype));
   for (std::size_t i = 0; i < kCount; ++i) {
-    oracle::set_element(dtype, out.data(), i,
-                        is_float(dtype) ? oracle::encode(dtype, real(engine)) : engine());
+    oracle::set_element(dtype, out.data(), i, is_float(dtype) ? oracle::encode(dtype, real(engine)) : bits());
   }
   return out;
 }
@@ -79,7 +85,7 @@ TEST_CASE("every type and operation gives the oracle's aggregate in every order 
         CAPTURE(name_of(dtype), name_of(operation), n, order);
         std::vector<std::vector<std::byte>> inputs;
         for (std::uint32_t i = 0; i < n; ++i)
-          inputs.push_back(random_elements(dtype, engine));
+          inputs.push_back(random_elements(dtype, operation, engine));
         const auto payload = run_round(*aggregator, round, operation, inputs, order);
         for (std::size_t i = 0; i < kCount; ++i) {
           std::vector<std::uint64_t> column;
@@ -91,6 +97,52 @@ TEST_CASE("every type and operation gives the oracle's aggregate in every order 
       }
     }
   }
+}
+
+TEST_CASE("an average of i64 is exact, or an error of its round for all: some sum was beyond i64") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::vector<std::int64_t>> rounds{
+      {kMost, -kMost, 5}, {kMost, 1, -1}, {-kMost, -2, 3}, {kMost - 7, 4, 3}};
+  std::vector<std::uint32_t> order{0, 1, 2};
+  do {
+    const auto contributors = ranks(3);
+    TestPools pools;
+    PartitionShape shape;
+    shape.dtype = DType::i64;
+    shape.elements = kCount;
+    const auto aggregator = make_aggregator(shape, contributors, pools.memory());
+    for (std::uint64_t round = 0; round < rounds.size(); ++round) {
+      const std::vector<std::int64_t>& values = rounds[round];
+      std::vector<std::vector<std::byte>> inputs;
+      for (const std::int64_t value : values) {
+        inputs.emplace_back(kCount * 8);
+        oracle::set_element(DType::i64, inputs.back().data(), kCount - 1, static_cast<std::uint64_t>(value));
+      }
+      const bool is_error = round == 1 || round == 2;
+      if (!is_error) {
+        const auto payload = run_round(*aggregator, round, Operation::average, inputs, order);
+        const auto last = static_cast<std::int64_t>(oracle::element(DType::i64, payload.data(), kCount - 1));
+        CHECK(last == (round == 0 ? 1 : kMost / 3));
+        continue;
+      }
+      Actions actions;
+      for (const std::uint32_t rank : order) {
+        PushPull header;
+        header.round = Round{round};
+        header.call = Operation::average;
+        header.dtype = DType::i64;
+        const Destination to = aggregator->begin(rank, header, inputs[rank].size(), actions);
+        if (to.kind == Destination::Kind::memory)
+          std::memcpy(to.memory, inputs[rank].data(), inputs[rank].size());
+        aggregator->end(rank, to.kind == Destination::Kind::lane ? inputs[rank].data() : nullptr, actions);
+      }
+      REQUIRE(actions.size() == 3);
+      for (const Action& action : actions) {
+        CHECK(action.kind == Action::Kind::failed);
+        CHECK_THAT(action.error.message, Catch::Contains("beyond i64"));
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 }  // namespace

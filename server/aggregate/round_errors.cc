@@ -136,6 +136,12 @@ Error RoundErrors::scale(std::uint32_t contributor, Round round, const std::stri
                     "give weights that are 0 or more, and factors that are finite in the type of the sum");
 }
 
+Error RoundErrors::overflow(Round round) const {
+  return make_error(ErrorCode::invalid_argument,
+                    describe(round) + ": the sum of which the average is taken is beyond i64",
+                    "average smaller numbers, or f64");
+}
+
 Error RoundErrors::no_divisor(Round round, double divisor) const {
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("{}: the weights of the average add up to {}", describe(round), divisor),

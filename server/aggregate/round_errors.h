@@ -53,6 +53,8 @@ class RoundErrors {
   Error no_parts(std::uint32_t contributor, Round round, const RoundCall& call) const;
   // Its scale cannot be used: `why`.
   Error scale(std::uint32_t contributor, Round round, const std::string& why) const;
+  // Of an average of i64 whose sum does not fit i64.
+  Error overflow(Round round) const;
   // Of an average whose shares add up to nothing that can be divided by.
   Error no_divisor(Round round, double divisor) const;
   // In handoff: nobody has the aggregate of the round any more.

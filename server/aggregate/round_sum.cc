@@ -44,7 +44,7 @@ void RoundSum::close() {
     weight_ += part.dead ? 0 : contributors_[i].weight;
   }
   call_ = {};
-  is_scaled_ = false;
+  is_scaled_ = has_overflowed_ = false;
   root_ = silent_ = kNobody;
   added_ = 0;
   ready_ = 0;
@@ -331,6 +331,13 @@ void RoundSum::combine(const Slice& slice, const std::byte* begun, std::uint32_t
   const bool ends = end == parts_.size();
   // An owner adds in the type of the elements, which are accumulators, too.
   std::byte* const sum = ends && begins ? nullptr : accumulators() + offset;
+  if (shape_.dtype == DType::i64 && call_.operation == Operation::average) {
+    const bool is_right = ends ? reduce::finish_checked(slots_.memory(round_) + offset, sum, rest,
+                                                        slice.elements, weight_, from)
+                               : reduce::accumulate_checked(sum, rest, slice.elements, from);
+    has_overflowed_ = has_overflowed_ || !is_right;
+    return;
+  }
   if (!ends) return reduce::accumulate(shape_.dtype, call_.operation, sum, rest, slice.elements, from);
   const bool divides_later = call_.owner_adds && call_.operation == Operation::average;
   reduce::finish(shape_.dtype, divides_later ? Operation::sum : call_.operation,
@@ -377,6 +384,7 @@ void RoundSum::start_over(std::uint32_t first) {
   added_ = 0;
   ready_ = 0;
   first_ = nullptr;
+  has_overflowed_ = false;
   for (std::uint32_t i = 0; i < first; ++i) {
     if (is_skipped(i)) continue;
     if (parts_[i].dead) {

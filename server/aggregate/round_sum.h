@@ -69,6 +69,8 @@ class RoundSum {
     is_scaled_ = is_scaled_ || !scale.is_none();
   }
   bool is_scaled() const { return is_scaled_; }
+  // An average of i64 whose sum was beyond i64.
+  bool has_overflowed() const { return has_overflowed_; }
   // Of an average: what the sum is divided by. Of those that are not absent.
   double divisor() const;
   // The round is over: a new one, of which those who died are absent.
@@ -244,7 +246,8 @@ class RoundSum {
   Round round_;
   RoundCall call_;
   std::uint32_t root_ = kNobody;
-  bool is_scaled_ = false;          // some contribution, or the result
+  bool is_scaled_ = false;  // some contribution, or the result
+  bool has_overflowed_ = false;
   std::uint32_t silent_ = kNobody;  // of a reduction: the root, if it gives nothing
   std::uint32_t added_ = 0;         // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;

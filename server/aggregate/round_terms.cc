@@ -43,6 +43,7 @@ Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
     const double divisor = rounded_to_sum(shape_.dtype, sum.divisor());
     if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
   }
+  if (sum.has_overflowed()) return errors_.overflow(round);
   const auto check = [&](Rank root) -> Status {
     const std::uint32_t found = find_contributor(contributors_, root);
     if (found == kNobody) return errors_.no_root(call_, root, round);

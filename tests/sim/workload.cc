@@ -148,8 +148,8 @@ RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
   plan.operation = kOperations[random.below(std::size(kOperations))];
   const DType dtype = job.tensors[tensor].dtype;
   if (!is_defined(plan.operation, dtype)) plan.operation = Operation::sum;
-  const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
-  if (job.sums_on_hosts && plan.operation == Operation::average && is_small) plan.operation = Operation::sum;
+  if (job.sums_on_hosts && plan.operation == Operation::average && !is_float(dtype))
+    plan.operation = Operation::sum;
   return plan;
 }
 
@@ -178,6 +178,10 @@ std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std:
     return raw;
   }
   fill(raw, plan.dtype, Random(mix(job.seed, 2 + rank.value, tensor, round)));
+  // Sums of averages must fit.
+  const bool is_average = round_plan(job, tensor, round).operation == Operation::average;
+  for (std::uint64_t i = 0; plan.dtype == DType::i64 && is_average && i < plan.elements; ++i)
+    put(raw, i, get<std::int64_t>(raw, i) >> 8);
   return raw;
 }
 

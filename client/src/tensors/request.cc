@@ -87,12 +87,10 @@ Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation o
 }
 
 Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation operation) {
-  const DType dtype = tensor.dtype;
-  const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
-  if (!sums_on_hosts || operation != Operation::average || !is_small) return {};
+  if (!sums_on_hosts || operation != Operation::average || is_float(tensor.dtype)) return {};
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("'{}' is {}: its sum on a host could exceed that before it is divided",
-                                tensor.name, name_of(dtype)),
+                                tensor.name, name_of(tensor.dtype)),
                     "use sum and divide, or local-group off (BPS_LOCAL_GROUP) on all ranks");
 }
 
