@@ -27,7 +27,7 @@ struct ServerIdentity {
 struct JobMember {
   Rank rank;
   Incarnation incarnation;
-  std::uint32_t contributor = 0;  // of the job's; 0xffffffff: it is in none
+  std::uint32_t contributor = 0;  // of the job's; kNobody: it is in none
   ServerLane* lane = nullptr;     // the one that is open
   Session last_session;           // {} = none yet
   bool left = false;              // pushes no more

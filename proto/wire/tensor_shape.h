@@ -19,9 +19,6 @@ inline std::uint64_t listed(const TensorDeclaration& declaration) {
   return declaration.ranks.size() + declaration.parts.size();
 }
 
-inline Parts parts_of(const TensorDeclaration& declaration) {
-  return Parts(declaration.parts, RankList(declaration.ranks));
-}
 
 Partitioner partitioner_of(const TensorDeclaration& declaration, std::uint64_t partition_bytes);
 

@@ -205,7 +205,7 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, const Node& node, Messag
     job.maybe_start();  // a server that drains may have waited for the one that is gone now
   } else if (auto* query = std::get_if<AskWaits>(&message)) {
     query->job = job.name();
-    return waits_.ask(now, id, std::move(*query), node.rank);
+    return waits_.ask(now, id, std::move(*query));
   } else if (!std::holds_alternative<Heartbeat>(message)) {
     status = unexpected(message, "a worker");
   }

@@ -68,14 +68,21 @@ std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query
   } else if (asked > kMaxAsked) {
     error = make_error(ErrorCode::invalid_argument,
                        fmt::format("{} servers of {} jobs would have to be asked", asked, targets.size()),
-                       "ask about one job at a time");
+                       query.subject == Subject::tensor ? "ask about one job at a time, and about no tensor"
+                                                        : "ask about one job at a time");
   }
   return targets;
 }
 
-void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query, std::optional<Rank> rank) {
+std::optional<Rank> WaitAnswers::rank_of(PeerId id) const {
+  const Peer* const peer = tables_.peers.find(id);
+  if (peer == nullptr || peer->role != PeerRole::worker) return std::nullopt;
+  return tables_.nodes.at(peer->incarnation).rank;
+}
+
+void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query) {
   Error error;
-  std::vector<ServerQueries::Target> targets = targets_of(query, rank, error);
+  std::vector<ServerQueries::Target> targets = targets_of(query, rank_of(id), error);
   if (error.code == ErrorCode::ok && !tables_.queries.may_ask(id)) {
     error = make_error(ErrorCode::out_of_memory, "too many questions are open", "ask again later");
   }
@@ -99,7 +106,9 @@ void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered,
   out.request = answered.query.request;
   const Subject subject = answered.query.subject;
   const bool is_about_rounds = subject == Subject::everything || subject == Subject::tensor;
+  const std::optional<Rank> rank = rank_of(answered.peer);
   std::set<ServerId> silent;
+  std::set<JobRun> told;
   for (const ServerQueries::Part& part : answered.parts) {
     const Job* const job = tables_.runs.find(part.run);
     if (job == nullptr) continue;  // it has ended meanwhile
@@ -118,7 +127,9 @@ void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered,
         if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));
       }
     }
-    for (Wait& wait : job->waits().waits(now, answered.query, found->second, silence)) {
+    // Once, however many tensors were meant.
+    if (!told.insert(part.run).second) continue;
+    for (Wait& wait : job->waits().waits(now, answered.query, rank, found->second, silence)) {
       if (wait.age_ms >= answered.query.older_than_ms) out.waits.push_back(std::move(wait));
     }
   }

@@ -18,12 +18,14 @@ class WaitAnswers {
  public:
   explicit WaitAnswers(Tables& tables) : tables_(tables) {}
 
-  // `rank`: of the worker that asks. Of tensors with the same name it means those that it shares.
-  void ask(TimePoint now, PeerId id, AskWaits query, std::optional<Rank> rank = {});
+  // A worker that asks about a tensor means those with that name that it shares.
+  void ask(TimePoint now, PeerId id, AskWaits query);
   // Sends what servers are asked, and what is answered.
   void carry_on(TimePoint now);
 
  private:
+  // Of the worker that asks; an administrator has none.
+  std::optional<Rank> rank_of(PeerId id) const;
   std::vector<ServerQueries::Target> targets_of(const AskWaits& query, std::optional<Rank> rank,
                                                 Error& error) const;
   // Of what many may have asked at once: found once.

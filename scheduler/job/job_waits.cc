@@ -70,8 +70,8 @@ Wait JobWaits::wait(WaitKind kind, std::vector<Party> missing, std::size_t expec
   return wait;
 }
 
-std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const RoundCycles& cycles,
-                                  const Silence& silence) const {
+std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, std::optional<Rank> asker,
+                                  const RoundCycles& cycles, const Silence& silence) const {
   std::vector<Wait> out;
   if (run_.phase == JobPhase::ended) return out;
   if (run_.phase == JobPhase::gathering) {
@@ -95,16 +95,17 @@ std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const Ro
       asks_for(query, Subject::barrier) || (query.subject == Subject::tensor && cycles.barrier_age_ms() > 0);
   if (parts_.barriers.open() && is_asked) out.push_back(wait_of_barrier(now, cycles, silence));
   if (query.subject == Subject::barrier) return out;
-  if (query.subject == Subject::drop) return drops(query.tensor, silence);
+  if (query.subject == Subject::drop) return drops(query.tensor, asker, silence);
   for (const CutLink& link : parts_.links.list(now))
     out.push_back(wait_of(link, silence));
-  for (Wait& more : unconfirmed(now, query, silence))
+  for (Wait& more : unconfirmed(now, query, asker, silence))
     out.push_back(std::move(more));
   return out;
 }
 
 // What servers have to confirm.
-std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, const Silence& silence) const {
+std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, std::optional<Rank> asker,
+                                        const Silence& silence) const {
   std::vector<Wait> out;
   if (parts_.handoff.is_moving()) {
     std::vector<Party> missing;
@@ -120,7 +121,7 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
   for (const TensorTable::Unconfirmed& batch : parts_.tensors.table().unconfirmed()) {
     if (out.size() == kMaxWaitsNamed) break;
     const auto is_meant = [&](TensorId tensor) {
-      return query.tensor.empty() || name_of(tensor) == query.tensor;
+      return query.tensor.empty() || (name_of(tensor) == query.tensor && is_shared(tensor, asker));
     };
     const auto meant = std::find_if(batch.tensors.begin(), batch.tensors.end(), is_meant);
     if (meant == batch.tensors.end()) continue;
@@ -135,13 +136,14 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
 }
 
 // Of all tensors with this name that somebody has dropped.
-std::vector<Wait> JobWaits::drops(const std::string& name, const Silence& silence) const {
+std::vector<Wait> JobWaits::drops(const std::string& name, std::optional<Rank> asker,
+                                  const Silence& silence) const {
   std::vector<Wait> out;
   if (!parts_.tensors.is_open()) return out;
   const TensorCatalog& catalog = parts_.tensors.catalog();
   std::vector<TensorId> dropped;
   catalog.each_named(name, [&](TensorId id) {
-    if (!catalog[id].dropped.empty()) dropped.push_back(id);
+    if (!catalog[id].dropped.empty() && is_shared(id, asker)) dropped.push_back(id);
   });
   std::sort(dropped.begin(), dropped.end());
   for (const TensorId id : dropped) {

@@ -39,8 +39,9 @@ class JobWaits {
   void note_loss() { has_new_loss_ = true; }
 
   // What it waits for by itself, as far as that is in query: all but rounds.
-  std::vector<Wait> waits(TimePoint now, const AskWaits& query, const RoundCycles& cycles,
-                          const Silence& silence) const;
+  // `asker`: the worker that asks, about tensors that it shares.
+  std::vector<Wait> waits(TimePoint now, const AskWaits& query, std::optional<Rank> asker,
+                          const RoundCycles& cycles, const Silence& silence) const;
   // What servers have said of all rounds; it outlives the result. With the barrier as it is now.
   RoundCycles cycles_of(TimePoint now, const OpenRounds& rounds) const;
   // What they have said of one, in the job's words.
@@ -71,8 +72,12 @@ class JobWaits {
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
   Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
   Wait wait_of(const CutLink& link, const Silence& silence) const;
-  std::vector<Wait> drops(const std::string& name, const Silence& silence) const;
-  std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& query, const Silence& silence) const;
+  std::vector<Wait> drops(const std::string& name, std::optional<Rank> asker, const Silence& silence) const;
+  std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& query, std::optional<Rank> asker,
+                                const Silence& silence) const;
+  bool is_shared(TensorId tensor, std::optional<Rank> asker) const {
+    return !asker || parts_.tensors.catalog()[tensor].ranks.has(*asker);
+  }
 
   Run& run_;
   const Parts parts_;

@@ -50,6 +50,7 @@ class TensorCatalog {
     std::vector<Lane> lanes;
     std::function<std::string(Rank)> name_of_rank;
     std::uint32_t world_size = 0;  // 0: it is of no interest who has declared what
+    bool sums_on_hosts = false;    // ranks of a host are one contributor
     std::uint32_t max_tensors = kMaxTensorsPerJob;
     std::uint32_t max_partitions = kMaxPartitionsPerJob;
   };
@@ -148,6 +149,7 @@ class TensorCatalog {
     return partitioner_of(declaration, config_.partition_bytes).count();
   }
   std::uint32_t world_size() const { return config_.world_size; }
+  bool sums_on_hosts() const { return config_.sums_on_hosts; }
   std::set<ServerId> servers_of(const Tensor& tensor) const;
   LaneIndex owner_of(TensorId id, PartitionId partition) const {
     const Tensor& tensor = (*this)[id];

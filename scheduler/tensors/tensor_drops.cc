@@ -35,6 +35,14 @@ Status TensorDrops::note(Rank rank, const std::vector<TensorId>& tensors) {
   return {};
 }
 
+void TensorDrops::note_absence(Rank rank) {
+  changed_ = dropped_;
+  for (const auto& [id, tensor] : catalog_.all()) {
+    const bool is_there = tensor.state == State::ready || tensor.state == State::failed;
+    if (is_there && !tensor.ranks.is_all() && tensor.ranks.has(rank)) changed_.insert(id);
+  }
+}
+
 void TensorDrops::tell_again() {
   news_.clear();
   for (const TensorId id : dropped_) {

@@ -27,8 +27,8 @@ class TensorDrops {
 
   // The rank makes no later calls on them. An error: there were never such tensors.
   Status note(Rank rank, const std::vector<TensorId>& tensors);
-  // A rank has left or is lost.
-  void note_absence() { changed_ = dropped_; }
+  // The rank has left or is lost. A tensor that it shares with some others only may be over with that.
+  void note_absence(Rank rank);
   // Servers are to hear it all again: partitions have moved, or a server has come back.
   void tell_again();
   // What follows from all that. Not while partitions move.
@@ -55,9 +55,9 @@ class TensorDrops {
 
   Run& run_;
   TensorCatalog& catalog_;
-  std::set<TensorId> dropped_;                  // by somebody, and not ending
-  std::set<TensorId> changed_;                  // of those: perhaps all have dropped it
-  std::map<TensorId, Rank> stays_;              // the last that was seen not to have dropped it
+  std::set<TensorId> dropped_;      // by somebody, and not ending
+  std::set<TensorId> changed_;      // perhaps all who share it have dropped it, have left or are lost
+  std::map<TensorId, Rank> stays_;  // the last that was seen not to have dropped it
   std::map<Rank, std::vector<TensorId>> news_;  // for servers
   std::map<std::uint64_t, Request> requests_;   // to servers
   std::map<TensorId, std::uint32_t> freeing_;   // servers that have not acknowledged it

@@ -135,6 +135,69 @@ TEST_CASE("ranks of a tensor: it ends when these have dropped it, and only they 
   CHECK(h.last<DropTensors>(server).tensors == std::vector{tensor});
 }
 
+TEST_CASE("ranks of a tensor: it ends when its ranks have left or are lost, while the job goes on") {
+  CoreHarness h;
+  h.auto_settle = false;
+  const PeerId server = h.server("a");
+  std::vector<PeerId> workers;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    HelloWorker hello = CoreHarness::hello("j", rank, 4);
+    hello.worker_loss = WorkerLoss::shrink;
+    workers.push_back(h.say_hello(hello));
+  }
+  h.say(workers[1], declare_of(1, "w", ranks({3, 1})));
+  h.say(workers[0], declare_of(1, "v", ranks({0, 1})));
+  const TensorId tensor = answer(h, workers[1]).tensor;
+  h.say(workers[3], Leave{});
+  h.run(milliseconds(50));
+  CHECK(h.got<DropTensors>(server).empty());
+  if (GENERATE(false, true)) {
+    h.kill(workers[1]);
+    h.run(std::chrono::seconds(30));
+  } else {
+    h.say(workers[1], Leave{});
+    h.run(milliseconds(50));
+  }
+  REQUIRE(h.got<DropTensors>(server).size() == 1);
+  CHECK(h.last<DropTensors>(server).tensors == std::vector{tensor});
+}
+
+TEST_CASE("ranks of a tensor: a rank that asks about a drop hears of its own tensor only") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 4);
+  for (const std::uint32_t first : {0u, 2u}) {
+    for (const std::uint32_t rank : {first, first + 1})
+      h.say(workers[rank], declare_of(1, "w", ranks({first, first + 1})));
+    h.say(workers[first], drop(h, workers[first], answer(h, workers[first]).tensor));
+  }
+  h.say(workers[2], AskWaits{1, "", Subject::drop, "w", 0, 0});
+  h.run(milliseconds(50));
+  const auto waits = h.last<Waits>(workers[2]).waits;
+  REQUIRE(waits.size() == 1);
+  CHECK_THAT(to_string(waits[0]), Contains("missing rank 3 "));
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  h.say(admin, AskWaits{1, "", Subject::drop, "w", 0, 0});
+  h.run(milliseconds(50));
+  CHECK(h.last<Waits>(admin).waits.size() == 2);
+}
+
+TEST_CASE("ranks of a tensor: not where the ranks of a host sum first") {
+  TensorTable::Config config;
+  config.run = JobRun{5};
+  config.job = "j";
+  config.partition_bytes = 4096;
+  config.lanes.push_back({ServerId{1}, 0, 1.0});
+  config.name_of_rank = [](Rank rank) { return "rank " + std::to_string(rank.value); };
+  config.world_size = 4;
+  config.sums_on_hosts = true;
+  TensorTable table(std::move(config));
+  REQUIRE(table.declare(Rank{0}, declare_of(1, "w", ranks({0, 1}))));
+  const auto output = table.take_output();
+  const auto answers = table_output::only<TensorTable::Answer>(output);
+  CHECK_THAT(answers.at(0).message.tensors.at(0).error.message, Contains("the ranks of a host sum first"));
+}
+
 TEST_CASE("ranks of a tensor: after a restart they are what its ranks say") {
   TensorCatalog::Config config;
   config.run = JobRun{5};

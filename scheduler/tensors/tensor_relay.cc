@@ -8,9 +8,16 @@
 namespace bps {
 
 void TensorRelay::open(std::uint64_t partition_bytes, std::vector<TensorCatalog::Lane> lanes) {
-  table_ = std::make_unique<TensorTable>(TensorTable::Config{
-      run_.id, run_.name(), partition_bytes, std::move(lanes),
-      [this](Rank rank) { return run_.membership.name_of(rank); }, run_.membership.world_size()});
+  TensorTable::Config config;
+  config.run = run_.id;
+  config.job = run_.name();
+  config.partition_bytes = partition_bytes;
+  config.lanes = std::move(lanes);
+  config.name_of_rank = [this](Rank rank) { return run_.membership.name_of(rank); };
+  config.world_size = run_.membership.world_size();
+  for (const auto& [rank, worker] : run_.membership.workers())
+    config.sums_on_hosts = config.sums_on_hosts || worker.group_size > 1;
+  table_ = std::make_unique<TensorTable>(std::move(config));
   drops_ = std::make_unique<TensorDrops>(run_, table_->catalog());
 }
 
@@ -73,7 +80,7 @@ void TensorRelay::forget(Rank rank) {
 
 void TensorRelay::let_go(Rank rank) {
   forget(rank);
-  drops_->note_absence();
+  drops_->note_absence(rank);
 }
 
 void TensorRelay::drop(ServerId server, DropTensors unwanted) const {

@@ -73,6 +73,13 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
                                        std::uint64_t& partitions, Batch& batch) {
   if (Status status = check_shape(declaration, rank, catalog_.world_size()); !status)
     return {std::nullopt, status.error()};
+  if (!declaration.ranks.empty() && catalog_.sums_on_hosts()) {
+    return {std::nullopt,
+            make_error(ErrorCode::invalid_argument,
+                       fmt::format("tensor '{}' has ranks of its own, and the ranks of a host sum first",
+                                   declaration.name),
+                       "set local-group off on all ranks")};
+  }
   const std::uint64_t count = catalog_.partitions_of(declaration) + listed(declaration);
   if (partitions + count > kMaxPartitionsPerDeclare) {
     return {

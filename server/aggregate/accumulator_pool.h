@@ -131,8 +131,9 @@ class AccumulatorPool {
   std::uint64_t shared_in_use() const { return shared_in_use_; }
   std::size_t waiting() const { return announced_.size + others_.size; }
 
-  // Scratch, for whoever adds: the inputs of one pass.
+  // Scratch, for whoever adds: the inputs of one pass, and their factors.
   std::vector<const std::byte*>& inputs() { return inputs_; }
+  std::vector<double>& factors() { return factors_; }
 
  private:
   friend class Claim;
@@ -166,6 +167,7 @@ class AccumulatorPool {
   std::size_t useful_reserves_ = 0;  // that are free, and waited for
   bool woken_ = false;               // serve() is to come
   std::vector<const std::byte*> inputs_;
+  std::vector<double> factors_;
 };
 
 }  // namespace bps

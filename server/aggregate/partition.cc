@@ -8,12 +8,15 @@ std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCa
   return call.has_root() ? find_contributor(contributors, call.root) : kNobody;
 }
 
-std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank) {
+std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank, std::uint32_t guess) {
   // Mostly all ranks of the job contribute.
   if (rank.value < contributors.size() && contributors[rank.value].rank == rank) return rank.value;
-  const auto found = std::find_if(contributors.begin(), contributors.end(),
-                                  [&](const Contributor& c) { return c.holds(rank); });
-  return found == contributors.end() ? kNobody : static_cast<std::uint32_t>(found - contributors.begin());
+  const auto holds = [&](const Contributor& c) { return c.holds(rank); };
+  const auto from = contributors.begin() + std::min<std::size_t>(guess, contributors.size());
+  if (const auto found = std::find_if(from, contributors.end(), holds); found != contributors.end())
+    return static_cast<std::uint32_t>(found - contributors.begin());
+  const auto found = std::find_if(contributors.begin(), from, holds);
+  return found == from ? kNobody : static_cast<std::uint32_t>(found - contributors.begin());
 }
 
 std::string to_string(const Contributor& contributor) {

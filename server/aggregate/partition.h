@@ -32,8 +32,9 @@ struct Contributor {
 };
 
 inline constexpr std::uint32_t kNobody = 0xffffffff;  // no contributor
-// The contributor that holds the rank; kNobody: none does.
-std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank);
+// The contributor that holds the rank; kNobody: none does. `guess`: where it may be. Who looks up one rank
+// after another in their order guesses the place behind the last one, and walks the list but once.
+std::uint32_t find_contributor(std::span<const Contributor> contributors, Rank rank, std::uint32_t guess = 0);
 // The contributor that holds the root of the call; kNobody: it has none, or no contributor holds it.
 std::uint32_t find_root(std::span<const Contributor> contributors, const RoundCall& call);
 

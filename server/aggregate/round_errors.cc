@@ -145,7 +145,7 @@ Error RoundErrors::overflow(Round round) const {
 Error RoundErrors::no_divisor(Round round, double divisor) const {
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("{}: the weights of the average add up to {}", describe(round), divisor),
-                    "let one rank at least give a weight above 0");
+                    "give weights whose sum is above 0, and finite in the type of the sum");
 }
 
 Error RoundErrors::nobody_has(Round round) const {

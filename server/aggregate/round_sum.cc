@@ -14,12 +14,15 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
       contributors_(contributors),
       budget_(memory.budget),
       inputs_(memory.accumulators.pool().inputs()),
+      factors_(memory.accumulators.pool().factors()),
       slots_(slots),
       is_wide_(accumulator_bytes(shape.dtype, shape.elements, Mode::sync) > 0),
       claim_(memory.accumulators, memory.owner, accumulator_bytes(shape.dtype, shape.elements, Mode::sync)),
       parts_(contributors.size()) {
+  std::uint32_t next = 0;
   for (const Parts::Slice& slice : shape.owners) {
-    const std::uint32_t owner = find_contributor(contributors, slice.rank);
+    const std::uint32_t owner = find_contributor(contributors, slice.rank, next);
+    if (owner != kNobody) next = owner + 1;
     // Without one of them no round completes in which slices matter.
     if (shape.owners.size() > 1 && owner != kNobody) slices_.push_back({owner, slice.begin, slice.elements});
   }
@@ -39,12 +42,12 @@ void RoundSum::close() {
   for (std::uint32_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
     part.phase = part.dead ? Phase::absent : Phase::none;
-    if (is_scaled_) part.scale = {};
     absent_ += part.dead ? 1 : 0;
     weight_ += part.dead ? 0 : contributors_[i].weight;
   }
   call_ = {};
-  is_scaled_ = has_overflowed_ = false;
+  scales_.clear();
+  has_overflowed_ = false;
   root_ = silent_ = kNobody;
   added_ = 0;
   ready_ = 0;
@@ -286,7 +289,7 @@ void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
     first_ = begun;
     return keep_first();
   }
-  if (is_scaled_) {
+  if (is_scaled()) {
     combine_scaled(begun, first, end);
   } else if (call_.owner_adds && !slices_.empty()) {
     combine_slices(begun, first, end);
@@ -347,28 +350,28 @@ void RoundSum::combine(const Slice& slice, const std::byte* begun, std::uint32_t
 // Owners do not add in a scaled round.
 void RoundSum::combine_scaled(const std::byte* begun, std::uint32_t first, std::uint32_t end) {
   inputs_.clear();
-  std::vector<double> factors;
+  factors_.clear();
   for (std::uint32_t i = first; i < end; ++i) {
     if (is_skipped(i)) continue;
     inputs_.push_back(input(i));
-    factors.push_back(parts_[i].scale.factor);
+    factors_.push_back(scales_[i].factor);
   }
   reduce::Scaling scaling;
-  scaling.inputs = factors;
+  scaling.inputs = factors_;
   const std::uint32_t lowest = present_from(0);
-  if (begun != nullptr) scaling.first = parts_[lowest].scale.factor;
+  if (begun != nullptr) scaling.first = scales_[lowest].factor;
   const bool ends = end == parts_.size();
   std::byte* const sum = ends && begun != nullptr ? nullptr : accumulators();
   if (!ends) return reduce::accumulate_scaled(shape_.dtype, sum, inputs_, shape_.elements, scaling, begun);
   if (call_.operation == Operation::average) scaling.divisor = divisor();
-  scaling.multiplier = parts_[lowest].scale.postscale;
+  scaling.multiplier = scales_[lowest].postscale;
   reduce::finish_scaled(shape_.dtype, slots_.memory(round_), sum, inputs_, shape_.elements, scaling, begun);
 }
 
 double RoundSum::divisor() const {
   double sum = 0;
   for (std::uint32_t i = 0; i < parts_.size(); ++i)
-    if (!is_absent(i)) sum += parts_[i].scale.share;
+    if (!is_absent(i)) sum += scales_[i].share;
   return sum;
 }
 

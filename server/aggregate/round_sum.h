@@ -65,10 +65,10 @@ class RoundSum {
   void open(Round round, const RoundCall& call);
   // Of the contributor's header: how what it gives counts.
   void set_scale(std::uint32_t contributor, const Scale& scale) {
-    parts_[contributor].scale = scale;
-    is_scaled_ = is_scaled_ || !scale.is_none();
+    scales_.resize(parts_.size());
+    scales_[contributor] = scale;
   }
-  bool is_scaled() const { return is_scaled_; }
+  bool is_scaled() const { return !scales_.empty(); }
   // An average of i64 whose sum was beyond i64.
   bool has_overflowed() const { return has_overflowed_; }
   // Of an average: what the sum is divided by. Of those that are not absent.
@@ -205,7 +205,6 @@ class RoundSum {
     std::variant<std::monostate, BufferPool::Buffer, LentPayload> held;  // a buffer is of the budget
     Phase phase = Phase::none;
     bool dead = false;
-    Scale scale;
 
     const BufferPool::Buffer* buffer() const { return std::get_if<BufferPool::Buffer>(&held); }
     const LentPayload* lent() const { return std::get_if<LentPayload>(&held); }
@@ -238,15 +237,16 @@ class RoundSum {
   const std::span<const Contributor> contributors_;
   BufferPool& budget_;
   std::vector<const std::byte*>& inputs_;  // scratch
+  std::vector<double>& factors_;           // likewise
   RoundSlots& slots_;
   const bool is_wide_;
   AccumulatorPool::Claim claim_;
   std::vector<Slice> slices_;  // of each owner, in order; empty: there are not several
   std::vector<Part> parts_;
+  std::vector<Scale> scales_;  // by contributor; empty: all of this round are none
   Round round_;
   RoundCall call_;
   std::uint32_t root_ = kNobody;
-  bool is_scaled_ = false;  // some contribution, or the result
   bool has_overflowed_ = false;
   std::uint32_t silent_ = kNobody;  // of a reduction: the root, if it gives nothing
   std::uint32_t added_ = 0;         // contributors added; of a reduction, the index behind the last one

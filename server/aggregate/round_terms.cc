@@ -44,9 +44,11 @@ Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
     if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
   }
   if (sum.has_overflowed()) return errors_.overflow(round);
+  std::uint32_t next = 0;
   const auto check = [&](Rank root) -> Status {
-    const std::uint32_t found = find_contributor(contributors_, root);
+    const std::uint32_t found = find_contributor(contributors_, root, next);
     if (found == kNobody) return errors_.no_root(call_, root, round);
+    next = found + 1;
     // Who has given a copy may die; who takes a sum may not.
     const bool is_lacking = sum.call().is_copy() ? sum.is_absent(found) : sum.is_dead(found);
     return is_lacking ? Status(errors_.root_lost(found, call_, round)) : Status();
@@ -75,23 +77,25 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) cons
   return check_scale(contributor, header);
 }
 
+// What is wrong by itself is said first: it fails this round only.
 Status RoundTerms::check_scale(std::uint32_t contributor, const PushPull& header) const {
   const Scale& scale = header.scale;
   const Round round = header.round;
-  if (scale.postscale != postscale_ && !(std::isnan(scale.postscale) && std::isnan(postscale_))) {
-    return errors_.differ(round, opener_, fmt::format("{} times {}", to_string(call_), postscale_),
-                          contributor, fmt::format("{} times {}", to_string(header.call), scale.postscale));
+  if (!scale.is_none()) {
+    if (!may_scale(header.call, shape_.dtype) || contributors_[contributor].weight != 1)
+      return errors_.scale(contributor, round, "is scaled, which only sums and averages of floats can be");
+    const auto fits = [&](double value) { return std::isfinite(rounded_to_sum(shape_.dtype, value)); };
+    if (!(scale.share >= 0 && fits(scale.share)))
+      return errors_.scale(contributor, round, fmt::format("has a weight of {}", scale.share));
+    if (!fits(scale.factor) || !fits(scale.postscale)) {
+      return errors_.scale(
+          contributor, round,
+          fmt::format("is multiplied with {}, and the result with {}", scale.factor, scale.postscale));
+    }
   }
-  if (scale.is_none()) return {};
-  if (!may_scale(header.call, shape_.dtype) || contributors_[contributor].weight != 1)
-    return errors_.scale(contributor, round, "is scaled, which only sums and averages of floats can be");
-  const auto fits = [&](double value) { return std::isfinite(rounded_to_sum(shape_.dtype, value)); };
-  if (!(scale.share >= 0 && fits(scale.share)))
-    return errors_.scale(contributor, round, fmt::format("has a weight of {}", scale.share));
-  if (fits(scale.factor) && fits(scale.postscale)) return {};
-  return errors_.scale(
-      contributor, round,
-      fmt::format("is multiplied with {}, and the result with {}", scale.factor, scale.postscale));
+  if (scale.postscale == postscale_) return {};
+  return errors_.differ(round, opener_, fmt::format("{} times {}", to_string(call_), postscale_), contributor,
+                        fmt::format("{} times {}", to_string(header.call), scale.postscale));
 }
 
 }  // namespace bps

@@ -104,11 +104,18 @@ TEST_CASE("scaled: what cannot be used fails the round for all, which names the 
                Bad{weight(1e39), Operation::average, "has a weight of 1e+39"},
                Bad{{kNan, 1, 1}, Operation::sum, "is multiplied with nan"},
                Bad{{1e39, 1, 1}, Operation::sum, "is multiplied with 1e+39"},
+               Bad{{1, 1, kNan}, Operation::sum, "and the result with nan"},
+               Bad{{1, 1, 1e39}, Operation::average, "and the result with 1e+39"},
                Bad{{2, 1, 1}, Operation::max, "is scaled, which only sums and averages of floats can be"},
                Bad{{2, 1, 1}, RoundCall::broadcast(Rank{0}), "is scaled, which only sums"});
   Bench bench(2);
-  bench.push(0, 0, 1, bad.call);
+  const bool is_first = GENERATE(false, true);
+  if (!is_first) bench.push(0, 0, 1, bad.call);
   push(bench, 1, 0, 1, bad.scale, bad.call);
+  Actions said = std::move(bench.actions);
+  if (is_first) bench.push(0, 0, 1, bad.call);
+  if (is_first) said.insert(said.end(), bench.actions.begin(), bench.actions.end());
+  bench.actions = said;
   REQUIRE(bench.actions.size() == 2);
   for (const Action& action : bench.actions) {
     CHECK(action.kind == Kind::failed);

@@ -32,7 +32,8 @@ class Contributors {
 
   // kNobody: it is none.
   std::uint32_t of(const JobMember& member) const {
-    return is_group_ ? ranks_.place_of(member.rank).value_or(kNobody) : member.contributor;
+    if (!is_group_) return member.contributor;
+    return list_.empty() ? kNobody : ranks_.place_of(member.rank).value_or(kNobody);
   }
   // Who of the contributor's members has the partition; null: it is left out of the job.
   const JobMember* member_of(std::uint32_t contributor, PartitionId partition) const {
@@ -44,7 +45,7 @@ class Contributors {
     return contributor != kNobody && member_of(contributor, partition) == &member;
   }
 
-  // One of its members pushes no more, so it does not. Of one that is lost that is of no interest.
+  // One of its members pushes no more, so it does not. False if it is lost.
   bool has_left(std::uint32_t contributor) const;
   std::uint32_t live_ranks() const;
 

@@ -97,9 +97,10 @@ void ServerLane::finish(PartitionId id, bool retained, std::span<std::byte> payl
 void ServerLane::resume(const Resume& resume) {
   if (Status status = check(resume); !status) return refuse(status.error());
   for (const StoredRounds& stored : resume.partitions) {
-    // Workers resume what has moved, whether they share it or not.
+    // A worker that leaves resumes all that has moved and that it has not declared: it need not share it, and
+    // the others may have dropped it.
     const JobPartition* const moved = job_.find(stored.partition);
-    if (moved != nullptr && moved->contributors->of(member_) == kNobody) continue;
+    if (moved == nullptr || moved->contributors->of(member_) == kNobody) continue;
     const Result<JobPartition*> partition = look_up(stored.partition, resume.epoch);
     if (!partition) return refuse(partition.error());
     if (*partition == nullptr) continue;

@@ -153,9 +153,11 @@ TEST_CASE("frames of workers that do not know the epoch yet, and of those who kn
     give(*again, retained(2, 0, Epoch{3}), {1, 2});
     CHECK(all<Refused>(*again).at(0).code == ErrorCode::peer_lost);
   }
-  SECTION("a partition that is not here") {
-    resume(*a, {{PartitionId{2}, Round{0}}, {PartitionId{9}, Round{0}}});
+  SECTION("a partition that is not here may be resumed: it was dropped long ago; but not pushed") {
+    resume(*a, {{PartitionId{9}, Round{0}}, {PartitionId{2}, Round{0}}});
     CHECK(all<Resumed>(*a).size() == 1);
+    CHECK_FALSE(a->closed);
+    push(*a, 9, 0, Epoch{2}, {1, 2});
     CHECK(all<Refused>(*a).at(0).message == "partition 9 is not on this shard");
   }
 }

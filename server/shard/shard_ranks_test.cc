@@ -69,6 +69,21 @@ TEST_CASE("shard ranks: a rank that does not share the tensor breaks a rule if i
   CHECK(c->closed);
 }
 
+TEST_CASE("shard ranks: a tensor whose ranks are all lost, or are none, waits for nobody and harms nobody") {
+  World world(2);
+  declare(world, shared(1, 1, {Rank{7}, Rank{8}}));
+  declare(world, shared(2, 1, {Rank{9}}), true, 2);
+  const auto a = world.open(0), b = world.open(1);
+  Message resume = Resume{kRun, Epoch{2}, {}, {{PartitionId{2}, Round{0}}}};
+  a->handler->on_message(resume, {});
+  CHECK_FALSE(a->closed);
+  world.open(0, 2);  // the lane before it goes
+  world.shard->worker_left(WorkerLeft{kRun, Rank{1}, true, {TensorId{1}}});
+  world.shard->worker_left(WorkerLeft{kRun, Rank{1}, false, {}});
+  world.shard->shrink(Shrunk{1, kRun, Generation{2}, {Rank{0}}, 0, "rank 0 is gone"});
+  CHECK(all<Aggregate>(*b).empty());
+}
+
 TEST_CASE("shard ranks: when a tensor moves its ranks are waited for, and the others may resume it, too") {
   World world(3);
   declare(world, shared(1, 1, {Rank{2}, Rank{1}}), true, 2);
@@ -116,7 +131,7 @@ TEST_CASE("shard ranks: who leaves or is lost is missing in its groups only, als
   CHECK(answers(c) == 0);
 }
 
-TEST_CASE("shard ranks: a group that has no tensors any more is forgotten, and comes back") {
+TEST_CASE("shard ranks: tensors of groups come and go") {
   World world(3);
   const auto a = world.open(0), b = world.open(1);
   for (std::uint32_t i = 0; i < 200; ++i) {

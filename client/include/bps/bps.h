@@ -304,18 +304,23 @@ typedef enum bps_memory_kind {
   BPS_MEMORY_CUDA = 2
 } bps_memory_kind;
 
-/* How an input counts in a sum or an average of floats. Both factors and the weight are rounded to the type
- * of the sum: f32, of f64 tensors f64. So are all products, the sum, and what comes of it.
+/* How an input counts in a sum or an average of floats:
  *
  *   BPS_SUM:      postscale * (prescale_0 * x_0 + prescale_1 * x_1 + ...)
  *   BPS_AVERAGE:  postscale * (weight_0 * prescale_0 * x_0 + ...) / (weight_0 + weight_1 + ...)
  *
- * Other operations, integers, asynchronous tensors, CUDA memory, a reduce_scatter of f32 or f64 without
- * exact_order, and jobs whose ranks sum on their host first (local-group) take none. */
+ * Everything is rounded to the type of the sum, each step once: f32, of f64 tensors f64. Two things are made
+ * in f64 before that: weight * prescale, and the sum of the weights. A weight that is negative, NaN or
+ * infinite, a factor that is not finite, and weights whose sum is 0 or infinite end this operation on all
+ * ranks with BPS_INVALID_ARGUMENT; the next one goes on. Ranks with different postscales call different
+ * things, so the tensor fails (see bps_push_pull).
+ *
+ * Other operations, copies, integers, asynchronous tensors, CUDA memory, a reduce_scatter of f32 or f64
+ * without exact_order, and jobs whose ranks sum on their host first (local-group) take none. */
 typedef struct bps_scale {
   size_t struct_size; /* set by BPS_SCALE_INIT */
-  double weight;      /* of averages: 0 or more, for example a number of samples; the sum must be above 0 */
-  double prescale;    /* ranks may differ in both */
+  double weight;      /* of averages, for example a number of samples; ranks may differ */
+  double prescale;    /* ranks may differ */
   double postscale;   /* the same on all ranks */
 } bps_scale;
 #define BPS_SCALE_INIT \

@@ -247,6 +247,12 @@ class AnyBuffer {
   bps_buffer raw(const Tensor& tensor) const noexcept { return raw_of(tensor, tensor.count()); }
   bps_buffer raw_part(const Tensor& tensor) const noexcept { return raw_of(tensor, tensor.part()); }
 
+ protected:
+  void set_scale(const bps_scale& scale) noexcept {
+    scale_ = scale;
+    scaled_ = true;
+  }
+
  private:
   bps_buffer raw_of(const Tensor& tensor, std::uint64_t count) const noexcept {
     bps_buffer result = raw_;
@@ -256,12 +262,8 @@ class AnyBuffer {
   }
 
   bps_buffer raw_;
-
- protected:
   bps_scale scale_ = BPS_SCALE_INIT;
   bool scaled_ = false;
-
- private:
   bool sized_;
   Holds holds_;
 };
@@ -283,7 +285,6 @@ class Buffer : public detail::AnyBuffer {
   explicit Buffer(const bps_buffer& raw) noexcept : AnyBuffer(raw) {}
 };
 
-// Memory that an operation only reads.
 // How an input counts in a sum or an average of floats, see bps_scale.
 struct Scale {
   double weight = 1;
@@ -291,6 +292,7 @@ struct Scale {
   double postscale = 1;
 };
 
+// Memory that an operation only reads.
 class ConstBuffer : public detail::AnyBuffer {
  public:
   template <class T, class = std::enable_if_t<detail::is_element<std::remove_const_t<T>>>>
@@ -312,8 +314,7 @@ class ConstBuffer : public detail::AnyBuffer {
   // The same memory, of which every element counts so in a sum or an average.
   ConstBuffer scaled(const Scale& scale) const noexcept {
     ConstBuffer result = *this;
-    result.scale_ = {sizeof(bps_scale), scale.weight, scale.prescale, scale.postscale};
-    result.scaled_ = true;
+    result.set_scale({sizeof(bps_scale), scale.weight, scale.prescale, scale.postscale});
     return result;
   }
 };

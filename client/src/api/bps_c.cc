@@ -14,7 +14,9 @@
 namespace bps {
 namespace {
 
-Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& given) {
+// `scale`: where that of the input of a reduction is to be found; null: there may be none.
+Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& given,
+                   const bps_scale** scale = nullptr) {
   if (buffer == nullptr) return invalid(std::string("buffer '") + what + "' is NULL");
   if (buffer->struct_size < offsetof(bps_buffer, kind)) {
     return invalid(fmt::format("struct_size of buffer '{}' is {}", what, buffer->struct_size),
@@ -25,6 +27,9 @@ Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& 
   const bool is_host = full.kind == BPS_MEMORY_HOST || full.kind == BPS_MEMORY_HOST_PINNED;
   if (!is_host && full.kind != BPS_MEMORY_CUDA)
     return invalid(fmt::format("buffer '{}' has the unknown memory kind {}", what, full.kind));
+  if (full.scale != nullptr && scale == nullptr)
+    return invalid(fmt::format("buffer '{}' has a scale", what), "only the input of a reduction has one");
+  if (scale != nullptr) *scale = full.scale;
   given.bytes = {static_cast<std::byte*>(full.pointer), full.bytes};
   given.memory = is_host ? MemoryKind::host : MemoryKind::cuda;
   given.device = full.device;
@@ -42,11 +47,14 @@ Status read_operation(const bps_reduce_op& operation, Operation& given) {
 
 // What a reduction is given.
 Status read_reduction(const bps_buffer* in, const bps_reduce_op& operation, Request& request) {
-  if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+  const bps_scale* given = nullptr;
+  if (Status status = read_buffer(in, "in", request.in, &given); !status.ok()) return status;
   if (Status status = read_operation(operation, request.call.operation); !status.ok()) return status;
-  const bps_scale* const given =
-      full_struct(in, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr, nullptr}).scale;
   if (given == nullptr) return {};
+  if (given->struct_size < sizeof(bps_scale)) {
+    return invalid(fmt::format("struct_size of the scale of buffer 'in' is {}", given->struct_size),
+                   "begin with BPS_SCALE_INIT");
+  }
   const bps_scale scale = full_struct(given, BPS_SCALE_INIT);
   const bool is_average = request.call.operation == Operation::average;
   if (!is_average && scale.weight != 1) {

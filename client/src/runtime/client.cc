@@ -308,9 +308,7 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   auto ids = cell->value();
   if (!ids) return ids;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    operations_->add((*ids)[i],
-                     {tensors[i].name, tensors[i].dtype, tensors[i].elements, tensors[i].mode == Mode::async,
-                      parts_of(tensors[i]), RankList(tensors[i].ranks)});
+    operations_->add((*ids)[i], shape_of(tensors[i]));
   return ids;
 }
 

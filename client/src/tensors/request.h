@@ -24,6 +24,7 @@
 #include "proto/base/round_call.h"
 #include "proto/base/scale.h"
 #include "proto/wire/local_messages.h"
+#include "proto/wire/messages.h"
 
 namespace bps {
 
@@ -36,6 +37,16 @@ struct TensorShape {
   RankList ranks = {};  // that share it
   std::uint64_t bytes() const { return elements * size_of(dtype); }
 };
+
+inline TensorShape shape_of(const TensorDeclaration& declaration) {
+  const RankList ranks(declaration.ranks);
+  return {declaration.name,
+          declaration.dtype,
+          declaration.elements,
+          declaration.mode == Mode::async,
+          Parts(declaration.parts, ranks),
+          ranks};
+}
 
 struct Request {
   using Done = std::function<void(Result<std::uint32_t>)>;  // the weight

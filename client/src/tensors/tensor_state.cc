@@ -17,9 +17,7 @@ using Role = Partition::Role;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, const Rules& rules)
     : id_(declared.tensor),
-      shape_{declaration.name,      declaration.dtype,
-             declaration.elements,  declaration.mode == Mode::async,
-             parts_of(declaration), RankList(declaration.ranks)},
+      shape_(shape_of(declaration)),
       declaration_(declaration),
       first_partition_(declared.first_partition),
       rules_(rules),
