@@ -19,7 +19,6 @@ inline std::uint64_t listed(const TensorDeclaration& declaration) {
   return declaration.ranks.size() + declaration.parts.size();
 }
 
-
 Partitioner partitioner_of(const TensorDeclaration& declaration, std::uint64_t partition_bytes);
 
 }  // namespace bps
