@@ -7,6 +7,7 @@
 // share what is computed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -24,36 +25,46 @@ class Partitioner {
               const std::vector<std::uint64_t>& parts = {});
 
   std::uint64_t bytes() const { return bytes_; }
-  std::uint64_t count() const { return count_; }
-  std::uint64_t largest() const { return largest_; }  // bytes of the largest one; 0: there is none
+  std::uint64_t count() const {
+    return cut_ != nullptr ? cut_->count : bytes_ / slice_ + (bytes_ % slice_ != 0 ? 1 : 0);
+  }
+  // Bytes of the largest one; 0: there is none.
+  std::uint64_t largest() const { return cut_ != nullptr ? cut_->largest : std::min(slice_, bytes_); }
   // Also of count(): where the last one ends.
   std::uint64_t offset(std::uint64_t index) const {
-    if (starts_ != nullptr) return (*starts_)[index];
-    if (index < each_) return index * slice_;  // without parts all
-    if (index == count_) return bytes_;
-    return index / each_ * stretch_ + index % each_ * slice_;
+    return cut_ != nullptr ? cut_->offset(index) : std::min(index * slice_, bytes_);
   }
   std::uint64_t bytes_of(std::uint64_t index) const { return offset(index + 1) - offset(index); }
   // Which partition to send, and to place, as the `place`-th one: beginnings of all parts, then what follows
   // these, and so on. So in a call of parts all owners are busy all the time.
   std::uint64_t in_order(std::uint64_t place) const {
-    if (order_ != nullptr) return (*order_)[place];
-    const std::uint64_t parts = count_ / each_;
-    return place % parts * each_ + place / parts;
+    return cut_ != nullptr ? cut_->in_order(place) : place;
   }
 
  private:
-  void cut_unequal(const std::vector<std::uint64_t>& parts, std::uint64_t width);
+  // Of parts that are longer than a partition, or unequal: cutting begins anew within the tensor.
+  struct Cut {
+    std::uint64_t bytes = 0;
+    std::uint64_t slice = 0;
+    std::uint64_t count = 0;
+    std::uint64_t largest = 0;
+    // Equal parts: so many bytes, which give so many partitions.
+    std::uint64_t stretch = 0;
+    std::uint64_t each = 1;
+    // Unequal ones: where each partition begins, and the end; and their order.
+    std::vector<std::uint64_t> starts;
+    std::vector<std::uint64_t> order;
+
+    std::uint64_t offset(std::uint64_t index) const;
+    std::uint64_t in_order(std::uint64_t place) const;
+  };
+  static std::shared_ptr<const Cut> cut_equal(std::uint64_t bytes, std::uint64_t slice, std::uint64_t part);
+  static std::shared_ptr<const Cut> cut_unequal(const std::vector<std::uint64_t>& parts, std::uint64_t width,
+                                                std::uint64_t slice);
 
   std::uint64_t bytes_;
   std::uint64_t slice_;
-  // Cutting begins anew after so many bytes, which give so many partitions.
-  std::uint64_t stretch_;
-  std::uint64_t each_ = 1;
-  std::uint64_t count_ = 0;
-  std::uint64_t largest_ = 0;
-  std::shared_ptr<const std::vector<std::uint64_t>> starts_;  // of unequal parts, and the end
-  std::shared_ptr<const std::vector<std::uint64_t>> order_;   // likewise, see in_order()
+  std::shared_ptr<const Cut> cut_;  // null: consecutive slices
 };
 
 }  // namespace bps

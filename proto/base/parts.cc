@@ -5,15 +5,18 @@
 
 namespace bps {
 
-Parts::Parts(const std::vector<std::uint64_t>& counts, RankList ranks) : ranks_(std::move(ranks)) {
-  if (counts.size() == 1) even_ = counts.front();
-  if (counts.size() < 2) return;
-  std::vector<std::uint64_t> ends;
-  ends.reserve(counts.size());
-  std::uint64_t end = 0;
-  for (const std::uint64_t count : counts)
-    ends.push_back(end += count);
-  ends_ = std::make_shared<const std::vector<std::uint64_t>>(std::move(ends));
+Parts::Parts(const std::vector<std::uint64_t>& counts, RankList ranks) {
+  if (counts.empty()) return;
+  Table table{std::move(ranks), std::nullopt, {}};
+  if (counts.size() == 1) {
+    table.even = counts.front();
+  } else {
+    table.ends.reserve(counts.size());
+    std::uint64_t end = 0;
+    for (const std::uint64_t count : counts)
+      table.ends.push_back(end += count);
+  }
+  table_ = std::make_shared<const Table>(std::move(table));
 }
 
 std::vector<std::uint64_t> Parts::shortest(std::vector<std::uint64_t> counts) {
@@ -35,25 +38,26 @@ bool Parts::fit(const std::vector<std::uint64_t>& counts, std::uint64_t ranks, s
 }
 
 std::uint64_t Parts::begin_at(std::uint32_t place) const {
-  if (even_) return *even_ * place;
-  return place == 0 ? 0 : (*ends_)[place - 1];
+  if (table_->even) return *table_->even * place;
+  return place == 0 ? 0 : table_->ends[place - 1];
 }
 
 std::uint64_t Parts::elements_at(std::uint32_t place) const {
-  return even_ ? *even_ : (*ends_)[place] - begin_at(place);
+  return table_->even ? *table_->even : table_->ends[place] - begin_at(place);
 }
 
 bool Parts::cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ranks) const {
   const std::uint64_t end = begin + elements;
   if (end < begin) return false;
-  if (even_) return end == 0 || (*even_ > 0 && (end - 1) / *even_ < ranks);
-  return ends_ != nullptr && ends_->size() <= ranks && end <= ends_->back();
+  if (table_ == nullptr) return false;
+  if (table_->even) return end == 0 || (*table_->even > 0 && (end - 1) / *table_->even < ranks);
+  return table_->ends.size() <= ranks && end <= table_->ends.back();
 }
 
 std::uint32_t Parts::owner_of(std::uint64_t element) const {
-  if (even_) return static_cast<std::uint32_t>(element / *even_);
-  const auto end = std::upper_bound(ends_->begin(), ends_->end(), element);
-  return static_cast<std::uint32_t>(end - ends_->begin());
+  if (table_->even) return static_cast<std::uint32_t>(element / *table_->even);
+  const auto end = std::upper_bound(table_->ends.begin(), table_->ends.end(), element);
+  return static_cast<std::uint32_t>(end - table_->ends.begin());
 }
 
 std::vector<Parts::Slice> Parts::owners(std::uint64_t begin, std::uint64_t elements) const {
@@ -62,7 +66,7 @@ std::vector<Parts::Slice> Parts::owners(std::uint64_t begin, std::uint64_t eleme
   for (std::uint64_t from = begin; from < end;) {
     const std::uint32_t place = owner_of(from);
     const std::uint64_t to = std::min(begin_at(place) + elements_at(place), end);
-    slices.push_back({ranks_.at(place), from - begin, to - from});
+    slices.push_back({table_->ranks.at(place), from - begin, to - from});
     from = to;
   }
   return slices;
@@ -72,7 +76,7 @@ std::optional<Rank> Parts::only_owner(std::uint64_t begin, std::uint64_t element
   if (elements == 0) return std::nullopt;
   const std::uint32_t place = owner_of(begin);
   if (begin + elements > begin_at(place) + elements_at(place)) return std::nullopt;
-  return ranks_.at(place);
+  return table_->ranks.at(place);
 }
 
 }  // namespace bps

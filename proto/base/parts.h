@@ -34,10 +34,10 @@ class Parts {
   // They are the parts of so many ranks, and together have so many elements.
   static bool fit(const std::vector<std::uint64_t>& counts, std::uint64_t ranks, std::uint64_t elements);
 
-  explicit operator bool() const { return even_.has_value() || ends_ != nullptr; }
+  explicit operator bool() const { return table_ != nullptr; }
   // Of one of the ranks.
-  std::uint64_t begin(Rank rank) const { return begin_at(*ranks_.place_of(rank)); }
-  std::uint64_t elements(Rank rank) const { return elements_at(*ranks_.place_of(rank)); }
+  std::uint64_t begin(Rank rank) const { return begin_at(*table_->ranks.place_of(rank)); }
+  std::uint64_t elements(Rank rank) const { return elements_at(*table_->ranks.place_of(rank)); }
 
   // So many ranks have these elements. To be asked before owners() if it is not known.
   bool cover(std::uint64_t begin, std::uint64_t elements, std::uint64_t ranks) const;
@@ -52,9 +52,12 @@ class Parts {
   std::uint64_t elements_at(std::uint32_t place) const;
   std::uint32_t owner_of(std::uint64_t element) const;
 
-  RankList ranks_;
-  std::optional<std::uint64_t> even_;
-  std::shared_ptr<const std::vector<std::uint64_t>> ends_;  // by place, of unequal ones
+  struct Table {
+    RankList ranks;
+    std::optional<std::uint64_t> even;
+    std::vector<std::uint64_t> ends;  // by place, of unequal ones
+  };
+  std::shared_ptr<const Table> table_;
 };
 
 }  // namespace bps

@@ -59,7 +59,7 @@ void Exchange::send(Partition& partition) {
   push.scale = tensor.request().scale;
   push.dtype = tensor.shape().dtype;
   push.count = tensor.shape().elements;
-  push.error = tensor.refused().value_or(Error{});
+  if (tensor.refused() || push.error.code != ErrorCode::ok) push.error = tensor.refused().value_or(Error{});
   push.rendezvous = !lanes_.may_send(partition);
   if (push.rendezvous) {
     lanes_.queue_of(partition.lane).take_back(partition);

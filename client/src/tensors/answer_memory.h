@@ -38,7 +38,7 @@ class AnswerMemory {
   static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
                                    std::uint32_t rank);
 
-  // `bytes`: of the tensor.
+  // `partitioner` outlives it. `bytes`: of the tensor.
   AnswerMemory(const Partitioner& partitioner, std::uint64_t bytes, bool is_async)
       : partitioner_(partitioner), bytes_(bytes), is_async_(is_async) {}
   AnswerMemory(const AnswerMemory&) = delete;
@@ -74,7 +74,7 @@ class AnswerMemory {
     return partition.index / share_.size * partitioner_.largest();
   }
 
-  const Partitioner partitioner_;
+  const Partitioner& partitioner_;
   const std::uint64_t bytes_;
   const bool is_async_;
   std::shared_ptr<std::byte[]> library_;  // null until it is needed

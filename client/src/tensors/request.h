@@ -53,7 +53,6 @@ struct Request {
 
   TensorId tensor;
   RoundCall call;
-  Scale scale = {};
   bool view = false;  // the answer stays in library memory, and `out` is not given
   // Both are the whole tensor, and the same memory or apart. A broadcast has `out` only, which is read at the
   // root and written elsewhere. A reduce has `out` at the root only. `out` of a reduce_scatter and `in` of an
@@ -61,6 +60,7 @@ struct Request {
   OperationBuffer in, out;
   std::shared_ptr<OutputWatch> watch;  // see LocalPiece; may be none
   Done done;
+  Scale scale = {};  // of `in`
 
   bool is_broadcast() const { return call.is_broadcast(); }
   // What is read if anything is.

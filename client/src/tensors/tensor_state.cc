@@ -17,15 +17,15 @@ using Role = Partition::Role;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, const Rules& rules)
     : id_(declared.tensor),
-      shape_(shape_of(declaration)),
-      declaration_(declaration),
-      first_partition_(declared.first_partition),
-      rules_(rules),
       partitioner_(partitioner_of(declaration, partition_bytes)),
       partitions_(declared.owners.size()),
+      shape_(shape_of(declaration)),
+      buffers_(partitioner_, shape_, rules.self, request_),
+      first_partition_(declared.first_partition),
+      rules_(rules),
       memory_(partitioner_, shape_.bytes(), shape_.is_async),
       kept_(shape_, memory_, rules.retain),
-      buffers_(partitioner_, shape_, rules.self, request_) {
+      declaration_(declaration) {
   BPS_ASSERT(partitions_.size() == partitioner_.count());
   declaration_.priority = declared.priority;
   for (std::uint32_t i = 0; i < partitions_.size(); ++i) {

@@ -261,29 +261,32 @@ class TensorState {
   void check_weights();
 
   TensorId id_;
-  TensorShape shape_;
-  TensorDeclaration declaration_;
-  const PartitionId first_partition_;
-  const Rules rules_;
+  // What each frame needs comes first: a job may have many tensors, and few are in the caches.
+  bool under_way_ = false;
+  bool dropped_ = false;
+  Round round_;
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
+  // Of the round under way.
+  Request request_;
+  RoundTally tally_;
+  TensorShape shape_;
+  const RoundBuffers buffers_;
+  const PartitionId first_partition_;
+  const Rules rules_;
   AnswerMemory memory_;
   KeptAnswers kept_;
   std::shared_ptr<AnswerView> view_;  // to be released by the program
-  std::optional<Error> poison_;
-  bool dropped_ = false;
 
-  Round round_;
-  bool under_way_ = false;
   std::uint64_t operation_number_ = 0;
   TimePoint begun_at_;
   std::uint64_t last_number_ = 0;
   // Of the round under way.
-  Request request_;
-  const RoundBuffers buffers_;
-  RoundTally tally_;
   std::optional<Error> refused_;  // why this host contributes nothing
   std::optional<Error> error_;
+  // Of all rounds; seldom looked at.
+  std::optional<Error> poison_;
+  TensorDeclaration declaration_;
 };
 
 }  // namespace bps
