@@ -140,6 +140,13 @@ class BenchTest(unittest.TestCase):
                     self.assert_measured(line, bench=line["bench"], servers=2)
                 self.assertEqual(lines[2]["between"], kind + "/push_pull")
 
+    def test_exchange_in_groups(self):
+        for kind in ("push_pull", "broadcast", "reduce", "reduce_scatter", "all_gather", "fsdp"):
+            with self.subTest(kind=kind):
+                first, *_ = self.lines("exchange", "--kind", kind, "--workers", "4", "--groups", "2", "--bytes", "3MB",
+                                       "--tensors", "2", "--iters", "4")
+                self.assertEqual((first["bench"], first["groups"], first["verified"]), (kind, 2, True))
+
     def test_transports_and_memory_of_tensors(self):
         also = "memory=allocated;memory=view;transport=shm;transport=shm,memory=allocated;transport=shm,memory=view"
         for flags in ([], ["--no-retain", "--tensors", "3"], ["--in-place"], ["--bytes", "0"], ["--bytes", "4"]):

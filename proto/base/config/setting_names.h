@@ -32,6 +32,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "floor",
     "goodput",
     "grace",
+    "groups",
     "heartbeat-deadline",
     "host",
     "in-place",
