@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,8 @@ class Input {
       value = value << 8 | byte();
     return value;
   }
+  // Any one: NaNs, infinities and denormals among them.
+  double real() { return std::bit_cast<double>(number()); }
   std::uint32_t number32() { return static_cast<std::uint32_t>(number()); }
   std::span<const std::byte> take(std::size_t bytes) {
     const auto taken = rest_.first(std::min(bytes, rest_.size()));

@@ -333,6 +333,9 @@ class Peers {
       if (odd == 3) tensor.elements = input_.number() % (1 << 24);
       if (odd == 4) tensor.elements = ~std::uint64_t{0} >> input_.below(64);
       if (odd == 5) tensor.priority = -1;
+      if (odd == 6) tensor.ranks = {Rank{input_.below(3)}};
+      if (odd == 7) tensor.ranks = {Rank{1}, Rank{0}};
+      if (odd == 8) tensor.ranks = {Rank{input_.below(4)}, Rank{input_.number32()}};
     }
     return declare;
   }

@@ -166,6 +166,11 @@ class Lanes {
     if (odd == 8) slices.parts = {86};
     if (odd == 9) slices.parts = {100, 0, 700};
     if (odd == 10) slices.parts = {input_.number32(), input_.below(300), input_.number()};
+    // Of some ranks, in any order, and of ranks that are none.
+    const std::uint32_t sharing = input_.below(8);
+    if (sharing == 1) slices.ranks = {Rank{1}, Rank{0}};
+    if (sharing == 2) slices.ranks = {Rank{input_.below(5)}};
+    if (sharing == 3) slices.ranks = {Rank{2}, Rank{input_.below(2)}, Rank{input_.number32()}};
     for (std::uint32_t i = 0; i < partitions; ++i) {
       slices.partitions.push_back({PartitionId{(tensor * 3 + i) % 12}, 0, odd == 6 ? input_.number() : 256u});
       if (!slices.parts.empty()) slices.partitions.back().begin = odd == 10 ? input_.number() : i * 256u;
@@ -298,6 +303,9 @@ class Lanes {
     if (odd == 20) push.call = RoundCall::reduce_scatter(Operation::sum, input_.flag());
     if (odd == 18) push.count = input_.below(2);
     if (odd == 17) push.dtype = static_cast<DType>(input_.below(kDTypeCount));
+    const std::uint32_t scaled = input_.below(16);
+    if (scaled == 1) push.scale = {2, 0.5, 1};
+    if (scaled == 2) push.scale = {input_.real(), input_.real(), input_.flag() ? 1 : input_.real()};
     // Mostly the next one of this worker, so that rounds complete.
     std::uint64_t& next = next_[rank % 4][push.partition.value];
     push.round = odd < 16 ? Round{next++} : round();
