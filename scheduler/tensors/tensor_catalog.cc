@@ -292,12 +292,32 @@ void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
 
 // ---- one tensor ----
 
-std::optional<TensorId> TensorCatalog::find(const std::string& name, Rank rank) const {
+std::optional<TensorId> TensorCatalog::find(const TensorDeclaration& declaration, Rank rank) const {
   std::optional<TensorId> first;
-  each_named(name, [&](TensorId id) {
-    if (!has_dropped(id, rank)) first = std::min(first.value_or(id), id);
+  each_named(declaration.name, [&](TensorId id) {
+    const bool is_same = (*this)[id].declaration.ranks == declaration.ranks;
+    if (is_same && !has_dropped(id, rank)) first = std::min(first.value_or(id), id);
   });
   return first;
+}
+
+std::optional<TensorId> TensorCatalog::contradicted(const TensorDeclaration& declaration, Rank rank) const {
+  std::optional<TensorId> found;
+  const std::optional<TensorId> meant = find(declaration, rank);
+  const RankList ranks(declaration.ranks);
+  const auto uses = [&](TensorId id, Rank who) { return has_declared(id, who) && !has_dropped(id, who); };
+  each_named(declaration.name, [&](TensorId id) {
+    const Tensor& tensor = (*this)[id];
+    const bool is_other = tensor.state != State::failed && tensor.declaration.ranks != declaration.ranks;
+    if (found || !is_other || has_dropped(id, rank)) return;
+    bool is_contradicted = has_declared(id, rank);
+    for (std::uint32_t place = 0; !is_contradicted && place < ranks.size(config_.world_size); ++place) {
+      const Rank other = ranks.at(place);
+      is_contradicted = tensor.ranks.has(other) && uses(id, other) && !(meant && uses(*meant, other));
+    }
+    if (is_contradicted) found = id;
+  });
+  return found;
 }
 
 const TensorDeclaration* TensorCatalog::declaration_of(TensorId id) const {

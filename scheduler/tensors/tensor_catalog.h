@@ -7,8 +7,9 @@
 //     refused     failed             ^
 //                   +----------------+
 //
-// Several tensors may have the same name: of those that a rank shares, it has dropped all but one. So groups
-// without a common rank have names of their own. Numbers are not used again.
+// Several tensors may have the same name: a rank has dropped all but one of those that it has declared. So
+// groups without a common rank have names of their own. A rank that is not in a group may be ahead of those
+// that are, and use the name in the next group before they use it in this one. Numbers are not used again.
 //
 // Owner: TensorTable, which changes states, and TensorDrops, which ends tensors; Handoff and Recovery change
 // owners, through it. Pure. Limits: those of Config. A reference to a tensor is valid until it is removed.
@@ -129,8 +130,11 @@ class TensorCatalog {
     for (auto entry = begin; entry != end; ++entry)
       visit(entry->second);
   }
-  // The first one that the rank shares and has not dropped: what it means when it declares the name.
-  std::optional<TensorId> find(const std::string& name, Rank rank) const;
+  // The first one with this name and these ranks that the rank has not dropped: what it declares.
+  std::optional<TensorId> find(const TensorDeclaration& declaration, Rank rank) const;
+  // One with this name and other ranks that contradicts it: the rank has not dropped it, or another rank that
+  // both are of uses it first, and this rank the other one, so that they would wait for each other.
+  std::optional<TensorId> contradicted(const TensorDeclaration& declaration, Rank rank) const;
   bool has(TensorId id) const { return id.value < index_.size() && index_[id.value] != nullptr; }
   // False also if there was one.
   bool is_new(TensorId id) const { return id >= next_tensor_; }

@@ -109,6 +109,40 @@ TEST_CASE("ranks of a tensor: groups without a common rank have names of their o
   CHECK(asked == std::vector{answer(h, workers[2]).tensor});
 }
 
+TEST_CASE(
+    "ranks of a tensor: who is ahead may use a name in the next group before others use it in this one") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 4);
+  // Of rank 3 alone, then of 1, 2 and 3: only rank 3 has to drop the first one in between.
+  h.say(workers[2], declare_of(1, "w", ranks({1, 2, 3})));
+  const TensorId second = answer(h, workers[2]).tensor;
+  h.say(workers[3], declare_of(1, "w", ranks({3})));
+  CHECK(answer(h, workers[3]).error.code == ErrorCode::ok);
+  const TensorId first = answer(h, workers[3]).tensor;
+  CHECK(first != second);
+  h.say(workers[1], declare_of(1, "w", ranks({1, 2, 3})));
+  CHECK(answer(h, workers[1]).tensor == second);
+  h.say(workers[3], drop(h, workers[3], first));
+  h.say(workers[3], declare_of(2, "w", ranks({1, 2, 3})));
+  CHECK(answer(h, workers[3]).tensor == second);
+  CHECK(h.got<TensorFailed>(workers[2]).empty());
+}
+
+TEST_CASE("ranks of a tensor: a name that the rank has still in another group fails both") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 3);
+  h.say(workers[2], declare_of(1, "w", ranks({1, 2})));
+  h.say(workers[0], declare_of(1, "w", ranks({0, 1})));
+  h.say(workers[1], declare_of(1, "w", ranks({0, 1})));
+  CHECK(answer(h, workers[1]).error.code == ErrorCode::ok);
+  h.say(workers[1], declare_of(2, "w", ranks({1, 2})));
+  CHECK_THAT(answer(h, workers[1]).error.message,
+             Contains("of ranks 0 and 1,") && Contains("of ranks 1 and 2"));
+  CHECK(h.got<TensorFailed>(workers[0]).size() == 2);
+}
+
 TEST_CASE("ranks of a tensor: it ends when these have dropped it, and only they are waited for") {
   CoreHarness h;
   const PeerId server = h.server("a");

@@ -43,7 +43,7 @@ Error ended_error(TensorId tensor) {
 
 bool TensorTable::has_new(Rank rank, const Declare& declare) const {
   return std::any_of(declare.tensors.begin(), declare.tensors.end(),
-                     [&](const auto& tensor) { return !catalog_.find(tensor.name, rank); });
+                     [&](const auto& tensor) { return !catalog_.find(tensor, rank); });
 }
 
 Status TensorTable::declare(Rank rank, const Declare& declare) {
@@ -92,7 +92,15 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
             "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
   }
   partitions += count;
-  if (const auto known = catalog_.find(declaration.name, rank)) {
+  const auto meant = catalog_.find(declaration, rank);
+  if (const auto other = catalog_.contradicted(declaration, rank)) {
+    fail(*other, rank, declaration);
+    if (meant) fail(*meant, catalog_[*other].error);
+    const bool had_it = catalog_.has_declared(*other, rank);
+    catalog_.note_declared(*other, rank);
+    return {*other, {}, had_it};
+  }
+  if (const auto known = meant) {
     Tensor& tensor = catalog_[*known];
     if (tensor.state != State::failed && !TensorCatalog::alike(tensor.declaration, declaration)) {
       fail(*known, rank, declaration);
