@@ -33,6 +33,10 @@ class ClusterTest(WorkerTest):
                 for worker in self.run_all(size, "groups", servers=2, **env):
                     self.assertIn("right", worker.text())
 
+    def test_group_names(self):
+        for worker in self.run_all(4, "group_names", servers=2):
+            self.assertIn("right", worker.text())
+
     def test_scales(self):
         for size, env in ((2, {}), (3, {"BPS_TRANSPORT": "tcp"}), (1, {})):
             with self.subTest(size=size, **env):

@@ -1,6 +1,7 @@
 """Workers of cluster_test.py: python3 numpy_worker.py FUNCTION [ARGUMENT]. None catches its error, and they end with its exit code all the same."""
 import io
 import os
+import random
 import re
 import signal
 import sys
@@ -189,6 +190,21 @@ def groups():
                 raise AssertionError("a root outside the group")
         for handle in [client.drop(tensor) for tensor in tensors.values()]:
             handle.wait()
+    print("right")
+
+
+def group_names():
+    """A name goes from one group to another. Who is only in the second one may be there first."""
+    with bps.Client() as client:
+        order, ones = random.Random(5), numpy.ones(50_000, "f4")
+        for step in range(300):
+            ranks = order.sample(range(client.world_size), order.randint(1, client.world_size))
+            if client.rank in ranks:
+                tensor, = client.declare([bps.TensorSpec(f"name{step % 3}", bps.DType.F32, 50_000, ranks=ranks)])
+                total = numpy.zeros_like(ones)
+                client.push_pull(tensor, ones, total, bps.Op.SUM).wait()
+                assert (total == len(ranks)).all(), (step, ranks)
+                client.drop(tensor)
     print("right")
 
 
