@@ -32,8 +32,14 @@ Status check_ranks(const TensorDeclaration& declaration, Rank rank, std::uint32_
   if (twice != ranks.end())
     return refuse(declaration, fmt::format("has rank {} twice", twice->value), "give each rank once");
   if (std::binary_search(ranks.begin(), ranks.end(), rank)) return {};
-  return refuse(declaration, fmt::format("is not of rank {}, which declares it", rank.value),
-                "declare it on its ranks only");
+  constexpr std::size_t kNamed = 16;
+  std::string named;
+  for (std::size_t i = 0; i < std::min(declaration.ranks.size(), kNamed); ++i)
+    named += (i > 0 ? ", " : "") + std::to_string(declaration.ranks[i].value);
+  if (declaration.ranks.size() > kNamed) named += ", ...";
+  return refuse(declaration,
+                fmt::format("is declared by rank {}, which is not among its ranks: {}", rank.value, named),
+                "add this rank to the list, or do not declare the tensor here");
 }
 
 Status check_parts(const TensorDeclaration& declaration, std::uint32_t ranks) {

@@ -50,7 +50,7 @@ TEST_CASE("ranks of a tensor: a list that is none is refused, and nothing is dec
   const PeerId server = h.server("a");
   const auto workers = h.running_job("j", 3);
   const auto [numbers, why] = GENERATE(table<std::vector<std::uint32_t>, std::string>(
-      {{{1, 2}, "tensor 'w' is not of rank 0, which declares it"},
+      {{{1, 2}, "tensor 'w' is declared by rank 0, which is not among its ranks: 1, 2"},
        {{0, 3}, "tensor 'w' is of rank 3, which is no rank of this job: they are 0 to 2"}}));
   h.say(workers[0], declare_of(1, "w", ranks(numbers)));
   CHECK(answer(h, workers[0]).error.code == ErrorCode::invalid_argument);

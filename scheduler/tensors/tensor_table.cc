@@ -241,7 +241,7 @@ void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
                       fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
                                   other.name, catalog_.job(), catalog_.name_of(tensor.declared_by),
                                   text_of(tensor.declaration), catalog_.name_of(rank), text_of(other)),
-                      "declare it alike on all ranks, once more: who has it drops it first"));
+                      "declare it alike on all its ranks; a rank that has it and goes on drops it first"));
 }
 
 Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {

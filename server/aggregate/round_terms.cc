@@ -94,8 +94,9 @@ Status RoundTerms::check_scale(std::uint32_t contributor, const PushPull& header
     }
   }
   if (scale.postscale == postscale_) return {};
-  return errors_.differ(round, opener_, fmt::format("{} times {}", to_string(call_), postscale_), contributor,
-                        fmt::format("{} times {}", to_string(header.call), scale.postscale));
+  return errors_.differ(round, opener_, fmt::format("{} with postscale {}", to_string(call_), postscale_),
+                        contributor,
+                        fmt::format("{} with postscale {}", to_string(header.call), scale.postscale));
 }
 
 }  // namespace bps

@@ -149,7 +149,7 @@ TEST_CASE("scaled: ranks that multiply the result with different factors call di
   REQUIRE(bench.actions.size() == 2);
   CHECK(bench.actions[0].error.code == ErrorCode::configuration);
   CHECK_THAT(bench.actions[0].error.message,
-             Catch::Contains("rank 0 calls sum times 2, rank 1 calls sum times 3"));
+             Catch::Contains("rank 0 calls sum with postscale 2, rank 1 calls sum with postscale 3"));
 }
 
 TEST_CASE("scaled: not in an asynchronous tensor") {

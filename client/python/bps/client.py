@@ -172,6 +172,8 @@ class Client:
             if spec.parts is not None:
                 target.parts = (ctypes.c_uint64 * len(spec.parts))(*self._checked_parts(spec))
                 target.part_count = len(spec.parts)
+            if isinstance(spec.ranks, (set, frozenset)):
+                raise invalid(f"the ranks of {spec.name} are a set, and their order matters", "give a list")
             if spec.ranks is not None:
                 target.ranks = (ctypes.c_int32 * len(spec.ranks))(*(self._checked_rank(rank, "rank") for rank in spec.ranks))
                 target.rank_count = len(spec.ranks)
