@@ -10,7 +10,6 @@
 namespace bps::fuzz {
 namespace {
 
-using shard_test::Sent;
 using shard_test::Wire;
 
 constexpr std::uint32_t kWorkers = 3;
