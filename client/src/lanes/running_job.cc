@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,9 @@ bool RunningJob::shrink(const Shrunk& shrunk) {
   if (shrunk.job_run != now_.job_run || shrunk.generation <= now_.generation) return false;
   now_.generation = shrunk.generation;
   now_.workers = shrunk.workers;
+  // Of these: a scheduler that is started again gets both. Which host the lost ones were on is not known
+  // here.
+  now_.host_workers = std::min(now_.host_workers, now_.workers);
   return true;
 }
 

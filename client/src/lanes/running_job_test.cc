@@ -12,7 +12,7 @@ JobStart start_of(std::uint64_t partition_bytes = kMinPartitionBytes) {
   start.generation = Generation{1};
   start.epoch = Epoch{3};
   start.partition_bytes = partition_bytes;
-  start.workers = 2;
+  start.workers = start.host_workers = 2;
   start.members.resize(2);
   start.members[1].rank = Rank{1};
   start.lanes.resize(1);
@@ -67,6 +67,7 @@ TEST_CASE("running job: a loss counts once, and only in its run") {
   shrunk.job_run = JobRun{7};
   CHECK(job.shrink(shrunk));
   CHECK(job.now().workers == 1);
+  CHECK(job.now().host_workers == 1);
   CHECK(job.generation() == Generation{2});
   CHECK(job.first_generation() == Generation{1});
   CHECK_FALSE(job.shrink(shrunk));
