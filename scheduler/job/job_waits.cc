@@ -167,13 +167,14 @@ std::vector<Wait> JobWaits::drops(const std::string& name, std::optional<Rank> a
 }
 
 RoundCycles JobWaits::cycles_of(TimePoint now, const OpenRounds& rounds) const {
-  const auto partitions_of = [this](TensorId tensor) -> std::uint64_t {
-    if (!parts_.tensors.is_open()) return 0;
+  const auto find_tensor = [this](TensorId tensor) -> RoundCycles::Tensor {
+    if (!parts_.tensors.is_open()) return {};
     const TensorCatalog& catalog = parts_.tensors.catalog();
     const TensorDeclaration* const declaration = catalog.declaration_of(tensor);
-    return declaration == nullptr ? 0 : catalog.partitions_of(*declaration);
+    if (declaration == nullptr) return {};
+    return {catalog.partitions_of(*declaration), catalog[tensor].ranks};
   };
-  return {rounds, partitions_of, open_barrier(now)};
+  return {rounds, find_tensor, open_barrier(now)};
 }
 
 // What servers said of rounds is older than the barriers here. So a rank that has just arrived makes it new:

@@ -6,10 +6,11 @@
 
 namespace bps {
 
-RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(TensorId)> partitions_of,
+RoundCycles::RoundCycles(const OpenRounds& rounds, const FindTensor& find_tensor,
                          const std::optional<OpenBarrier>& barrier)
-    : rounds_(rounds), partitions_of_(std::move(partitions_of)) {
+    : rounds_(rounds) {
   for (const OpenRound& round : rounds.rounds) {
+    if (tensors_.count(round.tensor) == 0) tensors_.emplace(round.tensor, find_tensor(round.tensor));
     youngest_ms_ = std::min(youngest_ms_, round.age_ms);
     // Of partitions that are not open some are complete, or nobody has come to them yet.
     const std::vector<Rank>& busy = is_whole(round) ? round.partial : round.missing;
@@ -22,7 +23,7 @@ RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(T
     youngest_ms_ = std::min(youngest_ms_, barrier->age_ms);
     busy_.insert(barrier->lost.begin(), barrier->lost.end());
   }
-  find();
+  find_stuck();
 }
 
 bool RoundCycles::is_same(const OpenRound& a, const OpenRound& b) const {
@@ -34,11 +35,12 @@ bool RoundCycles::is_same(const OpenRound& a, const OpenRound& b) const {
 bool RoundCycles::is_whole(const OpenRound& round) const {
   if (&round == barrier_.get()) return true;
   return round.stage == RoundStage::push && round.absent == round.missing.size() &&
-         round.partitions == partitions_of_(round.tensor);
+         round.partitions == tensors_.at(round.tensor).partitions;
 }
 
 bool RoundCycles::waits_in(const OpenRound& round, Rank rank) const {
-  return is_whole(round) && busy_.count(rank) == 0 &&
+  const bool is_in = &round == barrier_.get() || tensors_.at(round.tensor).ranks.has(rank);
+  return is_in && is_whole(round) && busy_.count(rank) == 0 &&
          !std::binary_search(round.missing.begin(), round.missing.end(), rank);
 }
 
@@ -66,7 +68,7 @@ const OpenRound* RoundCycles::where_waits(Rank rank) const { return oldest(rank,
 
 // Rounds none of whose missing ranks waits are taken away, one after the other: what is left then waits for
 // what is left.
-void RoundCycles::find() {
+void RoundCycles::find_stuck() {
   if (rounds_.more != 0) return;
   for (const OpenRound& round : rounds_.rounds)
     stuck_.push_back(&round);

@@ -12,11 +12,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "proto/base/rank_list.h"
 #include "proto/wire/messages.h"
 
 namespace bps {
@@ -30,9 +32,14 @@ struct OpenBarrier {
 
 class RoundCycles {
  public:
+  struct Tensor {
+    std::uint64_t partitions = 0;
+    RankList ranks;  // that share it
+  };
+  using FindTensor = std::function<Tensor(TensorId)>;  // of one that is not known: no partitions
+
   // `rounds`: of all tensors of a run, as OpenRoundList has them: ranks in growing order. Outlives this.
-  // `partitions_of`: how many a tensor has.
-  RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(TensorId)> partitions_of,
+  RoundCycles(const OpenRounds& rounds, const FindTensor& find_tensor,
               const std::optional<OpenBarrier>& barrier = std::nullopt);
 
   // The oldest round that the rank waits in, beside `round`; null: none is known.
@@ -45,7 +52,7 @@ class RoundCycles {
   std::uint64_t barrier_age_ms() const;  // the same of the barrier
 
  private:
-  void find();
+  void find_stuck();
   const OpenRound* oldest(Rank rank, const OpenRound* but) const;
   bool waits_for_stuck(const OpenRound& round) const;
   bool is_same(const OpenRound& a, const OpenRound& b) const;
@@ -54,7 +61,7 @@ class RoundCycles {
   bool waits_for(const OpenRound& round, const OpenRound& other) const;
 
   const OpenRounds& rounds_;
-  const std::function<std::uint64_t(TensorId)> partitions_of_;
+  std::map<TensorId, Tensor> tensors_;        // that have open rounds
   std::shared_ptr<const OpenRound> barrier_;  // like a round of all; null: none is open
   std::set<Rank> busy_;
   std::uint64_t youngest_ms_ = UINT64_MAX;

@@ -14,9 +14,9 @@ OpenRound round(std::uint32_t tensor, std::uint64_t age_ms, std::vector<Rank> mi
   return {TensorId{tensor}, Round{7}, age_ms, RoundStage::push, kPartitions, 4, absent, std::move(missing)};
 }
 
-RoundCycles cycles_of(const OpenRounds& rounds) {
-  return {rounds, [](TensorId) { return kPartitions; }};
-}
+RoundCycles::Tensor of_all(TensorId) { return {kPartitions, {}}; }
+
+RoundCycles cycles_of(const OpenRounds& rounds) { return {rounds, of_all}; }
 
 constexpr Rank k0{0}, k1{1}, k2{2}, k3{3};
 
@@ -57,6 +57,22 @@ TEST_CASE("round cycles: over several ranks, as old as the youngest round of the
     CHECK(cycles.age_ms(each) == 5000);
 }
 
+// Ranks 1 and 2 sleep.
+TEST_CASE("round cycles: who does not share a tensor waits in none of its rounds") {
+  OpenRound first = round(0, 9000, {k1});
+  OpenRound second = round(1, 8000, {k2});
+  first.expected = second.expected = 2;
+  const OpenRounds open{0, {first, second}, 0};
+  const RoundCycles cycles(open, [](TensorId tensor) {
+    return RoundCycles::Tensor{
+        kPartitions, RankList(tensor.value == 0 ? std::vector<Rank>{k0, k1} : std::vector<Rank>{k2, k3})};
+  });
+  for (const OpenRound& each : open.rounds) {
+    CHECK(cycles.age_ms(each) == 0);
+    CHECK(cycles.where_waits(each.missing[0], each) == nullptr);
+  }
+}
+
 TEST_CASE("round cycles: a round that waits for ranks of a cycle cannot go on, either") {
   // Ranks 1 and 2 wait for each other; rank 3 waits for them, and is missed in the last one.
   const OpenRounds open{
@@ -86,10 +102,7 @@ TEST_CASE("round cycles: who is in the middle of pushing anything waits for nobo
 // Rank 0 waits for a tensor that rank 1 has not pushed, who is at a barrier.
 TEST_CASE("round cycles: a barrier on one rank against a tensor on another one") {
   const OpenRounds open{0, {round(0, 9000, {k1})}, 0};
-  const auto with = [&](const OpenBarrier& barrier) {
-    return RoundCycles(
-        open, [](TensorId) { return kPartitions; }, barrier);
-  };
+  const auto with = [&](const OpenBarrier& barrier) { return RoundCycles(open, of_all, barrier); };
   const RoundCycles cycles = with({{k0}, {}, 8000});
   CHECK(cycles.age_ms(open.rounds[0]) == 8000);
   CHECK(cycles.barrier_age_ms() == 8000);
@@ -107,8 +120,7 @@ TEST_CASE("round cycles: a barrier on one rank against a tensor on another one")
     OpenRounds busy = open;
     busy.rounds.push_back(round(1, 9000, {k0}));
     busy.rounds.back().partial = {k0};
-    const RoundCycles other(
-        busy, [](TensorId) { return kPartitions; }, OpenBarrier{{k0}, {}, 8000});
+    const RoundCycles other(busy, of_all, OpenBarrier{{k0}, {}, 8000});
     CHECK(other.barrier_age_ms() == 0);
     CHECK(other.age_ms(busy.rounds[0]) == 0);
   }
@@ -117,8 +129,7 @@ TEST_CASE("round cycles: a barrier on one rank against a tensor on another one")
 TEST_CASE("round cycles: over a barrier and several tensors, whatever their numbers") {
   // Rank 0 waits for rank 1, who waits for rank 2, who is at a barrier that rank 0 has not come to.
   const OpenRounds open{0, {round(0, 9000, {k1, k2}), round(1, 8000, {k2, k0})}, 0};
-  const RoundCycles cycles(
-      open, [](TensorId) { return kPartitions; }, OpenBarrier{{k0, k1}, {}, 7000});
+  const RoundCycles cycles(open, of_all, OpenBarrier{{k0, k1}, {}, 7000});
   CHECK(cycles.age_ms(open.rounds[0]) == 7000);
   CHECK(cycles.age_ms(open.rounds[1]) == 7000);
   CHECK(cycles.barrier_age_ms() == 7000);

@@ -20,6 +20,7 @@ Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   call_ = header.call;
   count_ = header.count;
   postscale_ = header.scale.postscale;
+  bad_scale_ = {};
   if (parted_.code == ErrorCode::ok && !any_left_) return {};
   return parted(header.round);
 }
@@ -39,6 +40,7 @@ Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open
 }
 
 Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
+  if (has_bad_scale()) return bad_scale_;
   if (sum.is_scaled() && call_.operation == Operation::average && !sum.is_copy()) {
     const double divisor = rounded_to_sum(shape_.dtype, sum.divisor());
     if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
@@ -61,7 +63,7 @@ Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
   return {};
 }
 
-Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) const {
+Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) {
   const Round round = header.round;
   const RoundCall& call = header.call;
   if (header.dtype != shape_.dtype) return errors_.dtype(contributor, round, header.dtype);
@@ -77,26 +79,30 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) cons
   return check_scale(contributor, header);
 }
 
-// What is wrong by itself is said first: it fails this round only.
-Status RoundTerms::check_scale(std::uint32_t contributor, const PushPull& header) const {
+// What is wrong by itself fails this round only, and not before all have come: else a rank that gives several
+// such in a row would be out of step with one that is late.
+Status RoundTerms::check_scale(std::uint32_t contributor, const PushPull& header) {
+  const double postscale = header.scale.postscale;
+  if (Status may = may_use(contributor, header); !may && !has_bad_scale()) bad_scale_ = may.error();
+  if (has_bad_scale() || postscale == postscale_) return {};
+  return errors_.differ(header.round, opener_,
+                        fmt::format("{} with postscale {}", to_string(call_), postscale_), contributor,
+                        fmt::format("{} with postscale {}", to_string(header.call), postscale));
+}
+
+Status RoundTerms::may_use(std::uint32_t contributor, const PushPull& header) const {
   const Scale& scale = header.scale;
   const Round round = header.round;
-  if (!scale.is_none()) {
-    if (!may_scale(header.call, shape_.dtype) || contributors_[contributor].weight != 1)
-      return errors_.scale(contributor, round, "is scaled, which only sums and averages of floats can be");
-    const auto fits = [&](double value) { return std::isfinite(rounded_to_sum(shape_.dtype, value)); };
-    if (!(scale.share >= 0 && fits(scale.share)))
-      return errors_.scale(contributor, round, fmt::format("has a weight of {}", scale.share));
-    if (!fits(scale.factor) || !fits(scale.postscale)) {
-      return errors_.scale(
-          contributor, round,
-          fmt::format("is multiplied with {}, and the result with {}", scale.factor, scale.postscale));
-    }
-  }
-  if (scale.postscale == postscale_) return {};
-  return errors_.differ(round, opener_, fmt::format("{} with postscale {}", to_string(call_), postscale_),
-                        contributor,
-                        fmt::format("{} with postscale {}", to_string(header.call), scale.postscale));
+  if (scale.is_none()) return {};
+  if (!may_scale(header.call, shape_.dtype) || contributors_[contributor].weight != 1)
+    return errors_.scale(contributor, round, "is scaled, which only sums and averages of floats can be");
+  const auto fits = [&](double value) { return std::isfinite(rounded_to_sum(shape_.dtype, value)); };
+  if (!(scale.share >= 0 && fits(scale.share)))
+    return errors_.scale(contributor, round, fmt::format("has a weight of {}", scale.share));
+  if (fits(scale.factor) && fits(scale.postscale)) return {};
+  return errors_.scale(
+      contributor, round,
+      fmt::format("is multiplied with {}, and the result with {}", scale.factor, scale.postscale));
 }
 
 }  // namespace bps

@@ -26,8 +26,10 @@ class RoundTerms {
 
   // A round begins, with this header. An error: it cannot complete.
   Status open(std::uint32_t contributor, const PushPull& header);
-  // Also of the header that it began with.
-  Status agree(std::uint32_t contributor, const PushPull& header) const;
+  // Also of the header that it began with. A scale that cannot be used is no error yet: may_complete() says
+  // it.
+  Status agree(std::uint32_t contributor, const PushPull& header);
+  bool has_bad_scale() const { return bad_scale_.code != ErrorCode::ok; }
 
   const RoundCall& call() const { return call_; }  // of the round
   // All have come. An error: one without whom it comes to nothing has not.
@@ -48,7 +50,9 @@ class RoundTerms {
   Error out_of_turn(std::uint32_t contributor, Round round, Round open) const;
 
  private:
-  Status check_scale(std::uint32_t contributor, const PushPull& header) const;
+  Status check_scale(std::uint32_t contributor, const PushPull& header);
+  // By itself.
+  Status may_use(std::uint32_t contributor, const PushPull& header) const;
   // Why no round completes any more; ok: they do.
   Error parted(Round round) const;
 
@@ -59,6 +63,7 @@ class RoundTerms {
   RoundCall call_;
   double postscale_ = 1;
   std::uint64_t count_ = 0;  // elements of the whole tensor
+  Error bad_scale_;          // the first one of the round
   Error parted_;
   std::vector<bool> left_;  // by contributor
   bool any_left_ = false;

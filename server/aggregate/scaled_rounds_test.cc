@@ -127,6 +127,19 @@ TEST_CASE("scaled: what cannot be used fails the round for all, which names the 
   CHECK(first_element(bench.actions.at(0)) == 3);
 }
 
+// Else one that gives several in a row is out of step with one that is late.
+TEST_CASE("scaled: a round that fails by its scales ends when all have come") {
+  Bench bench(2);
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    push(bench, 0, round, 1, weight(-1));
+    CHECK(bench.actions.empty());
+    bench.push(1, round, 1, Operation::average);
+    REQUIRE(bench.actions.size() == 2);
+    for (const Action& action : bench.actions)
+      CHECK(action.error.code == ErrorCode::invalid_argument);
+  }
+}
+
 TEST_CASE("scaled: weights that add up to nothing fail the round for all") {
   Bench bench(2);
   push(bench, 0, 0, 1, weight(0));

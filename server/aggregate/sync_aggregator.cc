@@ -121,7 +121,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   if (Status agreed = terms_.agree(contributor, header); !agreed) return agreed;
-  if (!header.scale.is_none()) sum_.set_scale(contributor, header.scale);
+  if (!header.scale.is_none() && !terms_.has_bad_scale()) sum_.set_scale(contributor, header.scale);
   if (header.rendezvous || bytes == sum_.bytes_from(contributor)) return {};
   return errors_.length(contributor, open_, bytes, sum_.bytes_from(contributor));
 }

@@ -289,7 +289,7 @@ BPS_API bps_status bps_deallocate(bps_client* client, void* pointer);
 
 typedef enum bps_reduce_op {
   BPS_SUM = 0,
-  BPS_AVERAGE = 1, /* of integers: truncates toward zero; an error on all ranks if a sum of i64 overflows */
+  BPS_AVERAGE = 1, /* of integers: truncates toward zero. An error on all ranks if i64 overflows on the way */
   BPS_MIN = 2,
   BPS_MAX = 3,
   BPS_PRODUCT = 4,
