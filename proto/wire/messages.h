@@ -276,7 +276,7 @@ struct PartitionSlice {
   PartitionId partition;
   std::uint32_t shard = 0;
   std::uint64_t elements = 0;
-  std::uint64_t begin = 0;  // within the tensor, if that has parts; else 0
+  std::uint64_t begin = 0;  // within the tensor; 0 in what a server holds
   friend bool operator==(const PartitionSlice&, const PartitionSlice&) = default;
 };
 
@@ -347,7 +347,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Generation generation;
   RoundCall call;
   DType dtype = DType::f32;  // of the tensor
-  std::uint64_t count = 0;   // elements of the whole tensor
+  std::uint64_t count = 0;   // elements of the call, in all partitions
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;  // ranks already summed in the payload
   bool rendezvous = false;   // without payload: the contribution is there, and waits to be asked for

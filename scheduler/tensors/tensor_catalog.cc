@@ -132,8 +132,7 @@ std::pair<TensorCatalog::Tensor&, bool> TensorCatalog::insert(TensorId id) {
 PartitionSlice TensorCatalog::slice_of(const Tensor& tensor, std::uint32_t index) const {
   const std::size_t width = size_of(tensor.declaration.dtype);
   return {PartitionId{tensor.first.value + index}, config_.lanes[tensor.owners[index].value].shard,
-          tensor.partitioner.bytes_of(index) / width,
-          tensor.declaration.parts.empty() ? 0 : tensor.partitioner.offset(index) / width};
+          tensor.partitioner.bytes_of(index) / width, tensor.partitioner.offset(index) / width};
 }
 
 TensorSlices TensorCatalog::without_partitions(TensorId id) const {

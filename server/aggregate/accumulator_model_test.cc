@@ -199,6 +199,7 @@ class World {
     Aggregator& aggregator = *partitions_[partition].aggregator;
     PushPull header;
     header.round = Round{push.round};
+    header.count = kMaxTensorElements;  // all
     header.dtype = partitions_[partition].shape.dtype;
     header.weight = 1;
     const std::vector<std::byte> bytes = contribution(rank, partition, push.round);

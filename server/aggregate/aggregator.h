@@ -192,10 +192,10 @@ class Aggregator {
         memory_(memory),
         errors_(shape_, contributors_) {}
 
-  // Answers with what begins at `elements` in `memory`, which is pinned for it.
-  void attach(Action& action, const BufferPool::Buffer& memory, const std::byte* elements,
-              std::uint32_t pin) const {
-    action.payload = Payload(std::span(elements, shape_.raw_bytes()), memory.region());
+  // Answers with these bytes in `memory`, which is pinned for it.
+  static void attach(Action& action, const BufferPool::Buffer& memory, std::span<const std::byte> bytes,
+                     std::uint32_t pin) {
+    action.payload = Payload(bytes, memory.region());
     action.pin = pin;
   }
   // 0 elements still take a buffer, so that every payload has a place.

@@ -157,6 +157,7 @@ class World {
   PushPull header_of(std::uint32_t rank, std::uint64_t round) const {
     PushPull header;
     header.round = Round{round};
+    header.count = kMaxTensorElements;  // all
     header.call = call_of(round);
     if (is_failing(round) && rank % 2 == 1) header.weight = 9;
     return header;

@@ -352,6 +352,7 @@ class SyncWorld : public World {
   PushPull header_of(std::uint32_t, std::uint64_t round) override {
     PushPull header;
     header.round = Round{round};
+    header.count = kMaxTensorElements;  // all
     header.call = call_of(round);
     return header;
   }
@@ -449,6 +450,7 @@ class AsyncWorld : public World {
   PushPull header_of(std::uint32_t rank, std::uint64_t round) override {
     PushPull header;
     header.round = Round{round};
+    header.count = kMaxTensorElements;  // all
     header.dtype = shape_.dtype;
     // Rank 1, if there is one, sends its first delta before it knows of any broadcast.
     if (round == 0 && rank != 1) header.call = RoundCall::broadcast(Rank{0});

@@ -533,6 +533,7 @@ TEST_CASE("two f16 contributions are received and answered where the first one l
   const std::vector<std::uint16_t> one(33, 0x3C00);
   PushPull header;
   header.dtype = DType::f16;
+  header.count = shape.elements;
   Actions actions;
   const Destination slot = aggregator->begin(0, header, 66, actions);
   REQUIRE(slot.memory != nullptr);

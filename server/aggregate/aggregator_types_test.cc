@@ -41,6 +41,7 @@ std::vector<std::byte> run_round(Aggregator& aggregator, std::uint64_t round, Op
   for (const std::uint32_t rank : order) {
     PushPull header;
     header.round = Round{round};
+    header.count = kMaxTensorElements;  // all
     header.call = operation;
     header.dtype = aggregator.shape().dtype;
     header.weight = 1;
@@ -129,6 +130,7 @@ TEST_CASE("an average of i64 is exact, or an error of its round for all: some su
       for (const std::uint32_t rank : order) {
         PushPull header;
         header.round = Round{round};
+        header.count = kMaxTensorElements;  // all
         header.call = Operation::average;
         header.dtype = DType::i64;
         const Destination to = aggregator->begin(rank, header, inputs[rank].size(), actions);

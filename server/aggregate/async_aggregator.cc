@@ -284,7 +284,8 @@ void AsyncAggregator::settle(Actions& actions) {
     Action& action = actions.back();
     if (with_payload) {
       const Snapshot& taken = snapshots_[static_cast<std::size_t>(snapshot)];
-      attach(action, taken.memory, taken.memory.data(), static_cast<std::uint32_t>(snapshot));
+      attach(action, taken.memory, {taken.memory.data(), shape_.raw_bytes()},
+             static_cast<std::uint32_t>(snapshot));
       action.applied = taken.applied;
     }
     action.weight = contributors_[i].weight;
@@ -482,7 +483,7 @@ Error AsyncAggregator::nobody_has_error() const {
 
 Destination AsyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                             std::uint64_t bytes) {
-  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_.raw_bytes(), errors_))
+  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_, errors_))
     return Destination{};
   return Destination{Destination::Kind::memory,
                      value_.data() + reduce::raw_offset(shape_.dtype, shape_.elements)};

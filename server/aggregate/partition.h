@@ -45,6 +45,7 @@ struct PartitionShape {
   PartitionId partition;
   std::string tensor;  // its name, for messages
   DType dtype = DType::f32;
+  std::uint64_t begin = 0;  // its first element, in the tensor
   std::size_t elements = 0;
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
@@ -53,6 +54,16 @@ struct PartitionShape {
   bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
 
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
+  // Of a call of the first `count` elements of the tensor.
+  std::size_t elements_of(std::uint64_t count) const {
+    return static_cast<std::size_t>(std::min<std::uint64_t>(elements, count > begin ? count - begin : 0));
+  }
+  std::size_t bytes_of(std::uint64_t count) const { return elements_of(count) * size_of(dtype); }
+  // Its results may be so long: of asynchronous ones the whole.
+  bool may_have(std::uint64_t bytes) const {
+    if (mode == Mode::async) return bytes == raw_bytes();
+    return bytes <= raw_bytes() && bytes % size_of(dtype) == 0;
+  }
   // What ranks call on the tensor, as it is in this partition.
   RoundCall in_partition(const RoundCall& call) const {
     return call.in_partition(owners.size() == 1 ? std::optional(owners.front().rank) : std::nullopt, dtype);

@@ -130,6 +130,14 @@ Error RoundErrors::no_parts(std::uint32_t contributor, Round round, const RoundC
                     "declare it with parts on all ranks");
 }
 
+Error RoundErrors::short_call(std::uint32_t contributor, Round round, const RoundCall& call,
+                              std::uint64_t count) const {
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + describe_rank(contributor) + " calls " + to_string(call) +
+                        " of " + std::to_string(count) + " elements, which are not all",
+                    "use the same bps version on all ranks");
+}
+
 Error RoundErrors::scale(std::uint32_t contributor, Round round, const std::string& why) const {
   return make_error(ErrorCode::invalid_argument,
                     describe(round) + ": what " + describe_rank(contributor) + " gives " + why,

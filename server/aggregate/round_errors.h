@@ -51,6 +51,8 @@ class RoundErrors {
   Error no_root(const RoundCall& call, Rank root, Round round) const;
   // Of a tensor that has none.
   Error no_parts(std::uint32_t contributor, Round round, const RoundCall& call) const;
+  // A call of parts is always of the whole tensor.
+  Error short_call(std::uint32_t contributor, Round round, const RoundCall& call, std::uint64_t count) const;
   // Its scale cannot be used: `why`.
   Error scale(std::uint32_t contributor, Round round, const std::string& why) const;
   // Of an average of i64 whose sum does not fit i64.

@@ -90,14 +90,15 @@ void RoundHandoff::ask(std::uint32_t holder, Round round, std::uint64_t version)
 }
 
 bool RoundHandoff::begin(std::uint32_t contributor, const Retained& header, std::uint64_t bytes,
-                         std::uint64_t expected, const RoundErrors& errors) {
+                         const PartitionShape& shape, const RoundErrors& errors) {
   if (asked_ != contributor || arriving_) return false;
   if (asked_version_ > 0 ? header.version != asked_version_ : header.round != asked_round_) return false;
   arriving_ = true;
   result_ = header;
   if (header.error.code != ErrorCode::ok) return false;
-  if (bytes != expected) result_.error = errors.length(contributor, header.round, bytes, expected);
-  return bytes == expected;
+  if (shape.may_have(bytes)) return true;
+  result_.error = errors.length(contributor, header.round, bytes, shape.raw_bytes());
+  return false;
 }
 
 void RoundHandoff::miss() {

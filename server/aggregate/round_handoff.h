@@ -88,9 +88,9 @@ class RoundHandoff {
   // The result of `round`, or the value of `version`.
   void ask(std::uint32_t holder, Round round, std::uint64_t version);
   // It arrives, with as many bytes. False: they are not wanted. It is not what this contributor was asked
-  // for, or only says why there is none, or is not `expected` bytes long, which is its error then.
-  bool begin(std::uint32_t contributor, const Retained& header, std::uint64_t bytes, std::uint64_t expected,
-             const RoundErrors& errors);
+  // for, or only says why there is none, or has a length that it cannot have, which is its error then.
+  bool begin(std::uint32_t contributor, const Retained& header, std::uint64_t bytes,
+             const PartitionShape& shape, const RoundErrors& errors);
   bool is_arriving(std::uint32_t contributor) const { return arriving_ && asked_ == contributor; }
   // The one that was asked does not have it any more.
   void miss();

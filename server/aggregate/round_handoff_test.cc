@@ -7,15 +7,15 @@ namespace {
 
 StoredRounds at(std::uint64_t round) { return {PartitionId{7}, Round{round}}; }
 
-const PartitionShape kShape;
+constexpr std::uint64_t kBytes = 20;
+const PartitionShape kShape{.elements = kBytes / sizeof(float)};
 const std::vector<Contributor> kContributors{{Rank{0}}};
 const RoundErrors kErrors(kShape, kContributors);
-constexpr std::uint64_t kBytes = 20;
 
 // As many bytes have come as belong to it.
 bool begin(RoundHandoff& handoff, std::uint32_t contributor, const Retained& header,
            std::uint64_t bytes = kBytes) {
-  return handoff.begin(contributor, header, bytes, kBytes, kErrors);
+  return handoff.begin(contributor, header, bytes, kShape, kErrors);
 }
 
 bool is_at_five(const RoundHandoff::Report& report) { return report.named && report.next == Round{5}; }

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "proto/base/assert.h"
@@ -79,16 +80,18 @@ class RoundSlots {
     return --slots_[number].pins == 0;
   }
 
-  // Where in the slot the round's aggregate lies.
-  void set_aggregate(Round round, const std::byte* elements) { of(round).aggregate = elements; }
-  const std::byte* aggregate(Round round) const { return of(round).aggregate; }
+  // How long the round's aggregate is, or will be. It begins where its memory does.
+  void set_aggregate(Round round, std::size_t bytes) { of(round).aggregate = bytes; }
+  std::span<const std::byte> aggregate(Round round) const {
+    return {of(round).buffer.data(), of(round).aggregate};
+  }
 
  private:
   struct Slot {
     BufferPool::Buffer buffer;
     std::uint32_t pins = 0;
     std::uint32_t writers = 0;  // of these
-    const std::byte* aggregate = nullptr;
+    std::size_t aggregate = 0;
   };
 
   Slot& of(Round round) { return slots_[number_of(round)]; }

@@ -29,8 +29,10 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
   close();
 }
 
-void RoundSum::open(Round round, const RoundCall& call) {
+void RoundSum::open(Round round, const RoundCall& call, std::size_t elements) {
   round_ = round;
+  elements_ = elements;
+  slots_.set_aggregate(round, raw_bytes());
   call_ = call;
   root_ = find_root(contributors_, call);
   silent_ = call.is_copy() || call.gives(true) ? kNobody : root_;
@@ -117,7 +119,6 @@ void RoundSum::take_from_slot(std::uint32_t contributor) {
   std::byte* const slot = slots_.memory(round_);
   parts_[contributor].phase = Phase::added;
   added_ = is_copy() ? added_ + 1 : contributor + 1;
-  slots_.set_aggregate(round_, slot);
   if (is_copy()) return;
   first_ = slot;
   if (!is_complete()) return;
@@ -189,8 +190,7 @@ bool RoundSum::add_nothing() {
   if (silent_ == kNobody || !is_here(silent_) || added_ > 0) return true;
   std::byte* const slot = slots_.is_pinned(round_) ? nullptr : slots_.memory(round_);
   if (slot == nullptr) return false;
-  std::memset(slot, 0, shape_.raw_bytes());
-  slots_.set_aggregate(round_, slot);
+  std::memset(slot, 0, raw_bytes());
   added_ = static_cast<std::uint32_t>(parts_.size());
   return true;
 }
@@ -294,10 +294,9 @@ void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
   } else if (call_.owner_adds && !slices_.empty()) {
     combine_slices(begun, first, end);
   } else {
-    combine(Slice{kNobody, 0, shape_.elements}, begun, first, end);
+    combine(Slice{kNobody, 0, elements_}, begun, first, end);
   }
   first_ = nullptr;
-  if (ends) slots_.set_aggregate(round_, slots_.memory(round_));
 }
 
 // Few slices are of an owner who is in the pass; those between them are one.
@@ -362,10 +361,10 @@ void RoundSum::combine_scaled(const std::byte* begun, std::uint32_t first, std::
   if (begun != nullptr) scaling.first = scales_[lowest].factor;
   const bool ends = end == parts_.size();
   std::byte* const sum = ends && begun != nullptr ? nullptr : accumulators();
-  if (!ends) return reduce::accumulate_scaled(shape_.dtype, sum, inputs_, shape_.elements, scaling, begun);
+  if (!ends) return reduce::accumulate_scaled(shape_.dtype, sum, inputs_, elements_, scaling, begun);
   if (call_.operation == Operation::average) scaling.divisor = divisor();
   scaling.multiplier = scales_[lowest].postscale;
-  reduce::finish_scaled(shape_.dtype, slots_.memory(round_), sum, inputs_, shape_.elements, scaling, begun);
+  reduce::finish_scaled(shape_.dtype, slots_.memory(round_), sum, inputs_, elements_, scaling, begun);
 }
 
 double RoundSum::divisor() const {
@@ -378,7 +377,7 @@ double RoundSum::divisor() const {
 void RoundSum::keep_first() {
   std::byte* const slot = slots_.memory(round_);
   if (first_ == nullptr || first_ == slot) return;
-  std::memcpy(slot, first_, shape_.raw_bytes());
+  std::memcpy(slot, first_, raw_bytes());
   first_ = slot;
 }
 

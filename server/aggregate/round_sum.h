@@ -61,8 +61,9 @@ class RoundSum {
   RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors,
            const AggregatorMemory& memory, RoundSlots& slots);
 
-  // The round begins.
-  void open(Round round, const RoundCall& call);
+  // The round begins, of so many elements from the beginning of the partition: all of them where parts
+  // matter.
+  void open(Round round, const RoundCall& call, std::size_t elements);
   // Of the contributor's header: how what it gives counts.
   void set_scale(std::uint32_t contributor, const Scale& scale) {
     scales_.resize(parts_.size());
@@ -124,11 +125,12 @@ class RoundSum {
   bool is_starved() const { return starved_; }
   // Of its payload; and where that belongs in the slot, which has memory.
   std::size_t bytes_from(std::uint32_t contributor) const {
-    if (!is_copy()) return gives(contributor) ? shape_.raw_bytes() : 0;
-    if (call_.has_root()) return is_root(contributor) ? shape_.raw_bytes() : 0;
+    if (!is_copy()) return gives(contributor) ? raw_bytes() : 0;
+    if (call_.has_root()) return is_root(contributor) ? raw_bytes() : 0;
     const Slice* const slice = slice_of(contributor);
     return slice == nullptr ? 0 : slice->elements * size_of(shape_.dtype);
   }
+  std::size_t raw_bytes() const { return elements_ * size_of(shape_.dtype); }  // of the sum
   std::byte* place(std::uint32_t contributor) const {
     const Slice* const slice = is_copy() && !call_.has_root() ? slice_of(contributor) : nullptr;
     return slots_.memory(round_) + (slice == nullptr ? 0 : slice->begin * size_of(shape_.dtype));
@@ -246,6 +248,7 @@ class RoundSum {
   std::vector<Scale> scales_;  // by contributor; empty: all of this round are none
   Round round_;
   RoundCall call_;
+  std::size_t elements_ = 0;
   std::uint32_t root_ = kNobody;
   bool has_overflowed_ = false;
   std::uint32_t silent_ = kNobody;  // of a reduction: the root, if it gives nothing

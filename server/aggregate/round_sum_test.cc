@@ -32,7 +32,7 @@ PartitionShape four_floats() {
 struct Open {
   explicit Open(std::uint32_t n, std::size_t budget_bytes = 1 << 20)
       : contributors(ranks(n)), pools(budget_bytes), sum(shape, contributors, pools.memory(), slots) {
-    sum.open(Round{0}, Operation::sum);
+    sum.open(Round{0}, Operation::sum, kElements);
   }
 
   void into_slot(std::uint32_t contributor, float value) {
@@ -52,7 +52,7 @@ struct Open {
   }
   float result() const {
     float first = 0;
-    std::memcpy(&first, slots.aggregate(Round{0}), sizeof first);
+    std::memcpy(&first, slots.aggregate(Round{0}).data(), sizeof first);
     return first;
   }
 

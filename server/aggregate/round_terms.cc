@@ -69,6 +69,8 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) {
   if (header.dtype != shape_.dtype) return errors_.dtype(contributor, round, header.dtype);
   if (!is_defined(call.operation, shape_.dtype)) return errors_.type(contributor, round, call.operation);
   if (call.is_of_parts() && shape_.owners.empty()) return errors_.no_parts(contributor, round, call);
+  if (call.is_of_parts() && shape_.elements_of(header.count) != shape_.elements)
+    return errors_.short_call(contributor, round, call, header.count);
   if (call != call_) return errors_.differ(round, opener_, to_string(call_), contributor, to_string(call));
   if (header.count != count_) {
     return errors_.differ(round, opener_, fmt::format("{} of {} elements", to_string(call), count_),

@@ -102,21 +102,22 @@ SyncAggregator::Arrival SyncAggregator::again(std::uint32_t contributor, const P
   if (!last_.wants_from(contributor)) return Arrival::retained;
   if (header.rendezvous) return Arrival::again_rendezvous;
   Error error = header.error;
-  if (error.code == ErrorCode::ok && bytes != shape_.raw_bytes())
-    error = errors_.length(contributor, header.round, bytes, shape_.raw_bytes());
+  if (error.code == ErrorCode::ok && bytes != shape_.bytes_of(header.count))
+    error = errors_.length(contributor, header.round, bytes, shape_.bytes_of(header.count));
   if (error.code != ErrorCode::ok) {
     last_.give_up(std::move(error));
     reply_to_waiting(actions);
     return Arrival::retained;
   }
   slots_.pin_to_write(header.round);
+  slots_.set_aggregate(header.round, bytes);
   return Arrival::again;
 }
 
 Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) {
   if (!begun_) {
     begun_ = true;
-    sum_.open(open_, shape_.in_partition(header.call));
+    sum_.open(open_, shape_.in_partition(header.call), shape_.elements_of(header.count));
     if (Status may_open = terms_.open(contributor, header); !may_open) return may_open;
   }
   if (header.error.code != ErrorCode::ok) return header.error;
@@ -228,7 +229,6 @@ void SyncAggregator::end_again(std::uint32_t contributor, Actions& actions) {
   if (is_last(round) && last_.wants_from(contributor)) {
     if (arrival == Arrival::again_rendezvous)
       return emit(actions, Action::Kind::clear_to_send, contributor, round);
-    slots_.set_aggregate(round, slots_.memory(round));
     last_.give();
     reply_to_waiting(actions);
   }
@@ -379,7 +379,7 @@ void SyncAggregator::reply(std::uint32_t contributor, Round round, LastRound::Re
   emit(actions, Action::Kind::answer, contributor, round);
   Action& action = actions.back();
   action.weight = last_.weight();
-  if (reply == LastRound::Reply::end || shape_.raw_bytes() == 0) return;
+  if (reply == LastRound::Reply::end || slots_.aggregate(round).empty()) return;
   slots_.pin(round);
   attach(action, slots_.buffer(round), slots_.aggregate(round), RoundSlots::number_of(round));
 }
@@ -540,11 +540,12 @@ void SyncAggregator::approach(Actions& actions) {
 
 Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                            std::uint64_t bytes) {
-  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_.raw_bytes(), errors_))
+  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_, errors_))
     return Destination{};
   std::byte* const slot = slots_.memory(header.round);
   BPS_ASSERT(slot != nullptr);  // the other one is not used yet
   slots_.pin(header.round);
+  slots_.set_aggregate(header.round, bytes);
   return Destination{Destination::Kind::memory, slot};
 }
 
@@ -561,7 +562,6 @@ void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
   } else {
     last_.fetched(result.weight);
     slots_.unpin(result.round);
-    slots_.set_aggregate(result.round, slots_.memory(result.round));
   }
   end_handoff(actions);
 }

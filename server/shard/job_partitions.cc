@@ -56,4 +56,14 @@ void JobPartitions::reap() {
   std::erase_if(doomed_, [](const auto& entry) { return entry.second.references == 0; });
 }
 
+std::uint64_t JobPartitions::bytes_doomed() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, partition] : doomed_) {
+    const PartitionShape& shape = partition.aggregator->shape();
+    const ReservedBytes reserved = reserved_bytes(shape.dtype, shape.elements, shape.mode);
+    bytes += reserved.own + reserved.second;
+  }
+  return bytes;
+}
+
 }  // namespace bps

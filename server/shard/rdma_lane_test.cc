@@ -104,6 +104,7 @@ TEST_CASE("over RDMA: tensors of an asynchronous job are registered when they ar
   const std::uint64_t registrations = counters.registrations, reads = counters.reads;
   PushPull broadcast;
   broadcast.job_run = kRun;
+  broadcast.count = kMaxTensorElements;  // all
   broadcast.partition = PartitionId{10};
   broadcast.call = RoundCall::broadcast(Rank{0});
   const std::vector<float> values(60'000, 2);
@@ -123,6 +124,7 @@ TEST_CASE("over RDMA: who is refused while it reads an answer hears why, or is c
   const std::vector<float> values(60'000, 2);
   PushPull broadcast;
   broadcast.job_run = kRun;
+  broadcast.count = kMaxTensorElements;  // all
   broadcast.partition = PartitionId{10};
   broadcast.call = RoundCall::broadcast(Rank{0});
   other.connection().send(broadcast, std::as_bytes(std::span(values)), 1);

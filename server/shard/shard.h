@@ -63,6 +63,14 @@ class Shard {
     return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use() +
            context_.accumulators.memory().bytes_in_use();
   }
+  // Of these, at most so many of tensors that are dropped, and that connections still read. They are not
+  // reserved any more.
+  std::uint64_t bytes_doomed() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [run, job] : jobs_)
+      bytes += job->bytes_doomed();
+    return bytes;
+  }
   // Taken from the system, used by nobody now.
   std::uint64_t bytes_idle() const {
     return context_.slots.bytes_held() + context_.arrivals.bytes_held() + context_.budget.bytes_held() +

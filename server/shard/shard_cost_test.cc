@@ -49,6 +49,7 @@ class Worker final : public ConnectionHandler {
       : region_(std::move(region)), in_(region_->bytes().first(bytes)), out_(bytes), frame_(PushPull{}) {
     auto& push = std::get<PushPull>(frame_);
     push.job_run = kRun;
+    push.count = kMaxTensorElements;  // all
     rounds_.resize(kPartitions, 0);
   }
   void start(std::unique_ptr<Connection> connection) {

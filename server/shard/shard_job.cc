@@ -78,6 +78,7 @@ void ShardJob::add(const TensorHere& here, const PartitionSlice& slice, MemoryGr
   shape.partition = slice.partition;
   shape.tensor = tensor.name;
   shape.dtype = tensor.dtype;
+  shape.begin = slice.begin;
   shape.elements = slice.elements;
   shape.mode = tensor.mode;
   shape.staleness = tensor.staleness;

@@ -66,6 +66,7 @@ class ShardJob {
   std::uint64_t bytes_to_grant() const { return grant_ != nullptr ? grant_->bytes_left() : 0; }
   void drop(TensorId tensor) { partitions_.drop(tensor); }
   void drop(PartitionId partition) { partitions_.drop(partition); }
+  std::uint64_t bytes_doomed() const { return partitions_.bytes_doomed(); }
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
   // Makes no later calls on these tensors.

@@ -121,7 +121,7 @@ class Bench {
     header.round = Round{round};
     header.call = call;
     header.dtype = aggregator->shape().dtype;
-    header.count = kElements;
+    header.count = aggregator->shape().begin + aggregator->shape().elements;
     header.weight = contributors[rank].weight;
     return header;
   }

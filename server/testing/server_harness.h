@@ -179,6 +179,7 @@ class World {
     header.job_run = run;
     header.partition = PartitionId{partition};
     header.round = Round{round};
+    header.count = kMaxTensorElements;  // all
     peer.connection().send(header, Payload(std::as_bytes(values), region), 1);
   }
 

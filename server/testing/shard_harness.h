@@ -113,6 +113,7 @@ class World {
     header.job_run = kRun;
     header.partition = PartitionId{partition};
     header.round = Round{round};
+    header.count = kMaxTensorElements;  // all
     return header;
   }
 

@@ -1,6 +1,8 @@
 // A shard, with the ledger that guards it, among workers and a scheduler that say anything that decodes:
 // contributions, requests to send, resumed rounds and retained aggregates with payloads that come whole,
 // late, lent or never, on lanes that break, do not read, or are opened again.
+#include <algorithm>
+
 #include "client/src/engine/testing/fake_loan.h"
 #include "proto/base/assert.h"
 #include "server/job_ledger.h"
@@ -13,6 +15,7 @@ namespace {
 using shard_test::Wire;
 
 constexpr std::uint32_t kWorkers = 3;
+constexpr std::size_t kElements = 256;  // of most partitions, f32
 
 class Lanes {
  public:
@@ -171,8 +174,9 @@ class Lanes {
     if (sharing == 2) slices.ranks = {Rank{input_.below(5)}};
     if (sharing == 3) slices.ranks = {Rank{2}, Rank{input_.below(2)}, Rank{input_.number32()}};
     for (std::uint32_t i = 0; i < partitions; ++i) {
-      slices.partitions.push_back({PartitionId{(tensor * 3 + i) % 12}, 0, odd == 6 ? input_.number() : 256u});
-      if (!slices.parts.empty()) slices.partitions.back().begin = odd == 10 ? input_.number() : i * 256u;
+      slices.partitions.push_back(
+          {PartitionId{(tensor * 3 + i) % 12}, 0, odd == 6 ? input_.number() : kElements});
+      slices.partitions.back().begin = odd == 10 ? input_.number() : i * kElements;
     }
     return declare;
   }
@@ -247,7 +251,14 @@ class Lanes {
     if (choice == 3) return 512;
     // Slices of an all_gather.
     if (choice == 4 && push != nullptr) return input_.below(2) == 1 ? 344 : 400;
-    return payload ? 1024 : 0;
+    if (push != nullptr && payload) return bytes_of(*push);
+    return payload ? kElements * sizeof(float) : 0;
+  }
+
+  // Of most tensors.
+  static std::size_t bytes_of(const PushPull& push) {
+    const std::uint64_t begin = push.partition.value % 3 * kElements;
+    return (std::clamp<std::uint64_t>(push.count, begin, begin + kElements) - begin) * sizeof(float);
   }
 
   void finish(Lane& lane) {
@@ -262,8 +273,9 @@ class Lanes {
     Wire& wire = *lane.wire;
     auto message = received(push_pull(lane.rank), kMaxLaneHeaderBytes);
     if (!message || wire.handler == nullptr) return;
-    auto& loan =
-        loans_.emplace_back(testing::FakeLoan::of(std::vector<std::byte>(input_.below(4) == 1 ? 100 : 1024)));
+    const std::size_t whole = std::max<std::size_t>(bytes_of(*std::get_if<PushPull>(&*message)), 1);
+    auto& loan = loans_.emplace_back(
+        testing::FakeLoan::of(std::vector<std::byte>(input_.below(4) == 1 ? 100 : whole)));
     if (input_.below(4) == 1) loan->withdraw_after(static_cast<int>(input_.below(3)));
     LentPayload payload = testing::FakeLoan::payload(loan, input_.flag());
     if (wire.handler->on_lent(*message, payload) || wire.handler == nullptr) return;
@@ -300,7 +312,7 @@ class Lanes {
     if (odd == 22) push.call = RoundCall::reduce(Operation::sum, Rank{input_.below(3)});
     if (odd == 21) push.call = RoundCall::all_gather();
     if (odd == 20) push.call = RoundCall::reduce_scatter(Operation::sum, input_.flag());
-    if (odd == 18) push.count = input_.below(2);
+    push.count = odd == 18 ? input_.below(4) : kMaxTensorElements;
     if (odd == 17) push.dtype = static_cast<DType>(input_.below(kDTypeCount));
     const std::uint32_t scaled = input_.below(16);
     if (scaled == 1) push.scale = {2, 0.5, 1};
@@ -308,6 +320,7 @@ class Lanes {
     // Mostly the next one of this worker, so that rounds complete.
     std::uint64_t& next = next_[rank % 4][push.partition.value];
     push.round = odd < 16 ? Round{next++} : round();
+    if (push.round.value % 4 == 3) push.count = std::min<std::uint64_t>(push.count, kElements + 44);
     return push;
   }
 

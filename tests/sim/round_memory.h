@@ -14,11 +14,11 @@ class RoundMemory {
  public:
   RoundMemory() = default;
   // Filled with what the rank gives in this round, and where it gives nothing with rubbish.
-  RoundMemory(const JobPlan& job, std::size_t tensor, std::uint64_t round, const RoundCall& how, Rank rank,
-              bool in_place);
+  RoundMemory(const JobPlan& job, std::size_t tensor, std::uint64_t round, const RoundCall& how,
+              std::uint64_t count, Rank rank, bool in_place);
 
-  // What the call is given: the whole tensor, or of a call of parts the rank's. Of a broadcast, both are the
-  // one buffer that it has.
+  // What the call is given: the tensor's first `count` elements, or of a call of parts the rank's. Of a
+  // broadcast, both are the one buffer that it has.
   std::span<const std::byte> input() const {
     return std::span(is_one_ ? out_ : in_).subspan(input_begin_, input_bytes_);
   }
@@ -27,7 +27,7 @@ class RoundMemory {
 
   // What lies apart has not changed.
   bool is_input_intact(const JobPlan& job, std::size_t tensor, std::uint64_t round, const RoundCall& how,
-                       Rank rank) const;
+                       std::uint64_t count, Rank rank) const;
 
  private:
   std::vector<std::byte> in_, out_;

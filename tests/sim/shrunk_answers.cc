@@ -54,11 +54,13 @@ std::string ShrunkAnswers::check(std::size_t tensor, std::uint64_t round, Rank r
   const bool scatters = how.kind == RoundKind::reduce_scatter;
   // Parts differ.
   seen_[{tensor, round}][rank.value] = scatters ? Seen{1, 1} : Seen{hash_of(actual), weight};
+  if (actual.empty()) return {};
   if (!how.is_copy()) {
     const std::size_t begin = scatters ? plan.part_begin(rank) : 0;
     return check_sum(tensor, round, how, begin, actual, weight);
   }
-  if (weight == 1 && std::ranges::equal(actual, expected_copy(job_, tensor, round))) return {};
+  const std::vector<std::byte> right = expected_copy(job_, tensor, round);
+  if (weight == 1 && std::ranges::equal(actual, std::span(right).first(actual.size()))) return {};
   return fmt::format("{} in round {} of {} is wrong, weight {}", to_string(how), round, plan.name, weight);
 }
 

@@ -22,6 +22,7 @@ struct SimWorker::UnderWay {
   std::uint64_t round = 0;
   std::uint64_t serial = 0;
   RoundCall how;
+  std::uint64_t count = 0;
   Scale scale;
   RoundMemory memory;
   std::vector<std::uint64_t> least;  // async, by rank: deltas that had an answer before it began
@@ -366,11 +367,17 @@ void SimWorker::begin_round(std::size_t tensor) {
   operation->serial = ++serial_;
   operation->how = round_plan(job_.plan, tensor, operation->round);
   const bool differs = job_.plan.quarrel.rank == rank_ && job_.plan.quarrel.round == operation->round;
+  operation->count = count_plan(job_.plan, tensor, operation->round);
   if (is_quarrel(tensor, operation->round) && differs) {
-    operation->how = operation->how == Operation::max ? Operation::min : Operation::max;
+    if (operation->count < job_.plan.tensors[tensor].elements) {
+      ++operation->count;
+    } else {
+      operation->how = operation->how == Operation::max ? Operation::min : Operation::max;
+    }
   }
   operation->scale = scale_plan(job_.plan, tensor, operation->round, rank_);
-  operation->memory = {job_.plan, tensor, operation->round, operation->how, rank_, plan_.in_place};
+  operation->memory = {job_.plan,        tensor, operation->round, operation->how,
+                       operation->count, rank_,  plan_.in_place};
   const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
   job_.begun[tensor][rank_.value] = run.next_round;
   operation->least = job_.answered[tensor];
@@ -450,7 +457,8 @@ void SimWorker::on_round_over(std::size_t tensor) {
 void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32_t weight) {
   const TensorPlan& plan = job_.plan.tensors[tensor];
   const RoundCall& how = operation.how;
-  const bool in_intact = operation.memory.is_input_intact(job_.plan, tensor, operation.round, how, rank_);
+  const bool in_intact =
+      operation.memory.is_input_intact(job_.plan, tensor, operation.round, how, operation.count, rank_);
   if (!in_intact) fail(fmt::format("the input of round {} of {} was changed", operation.round, plan.name));
   if (plan.mode == Mode::async) return check_async(tensor, operation);
   const bool only_gives = (!how.is_broadcast() && !how.takes(how.root == rank_)) ||

@@ -125,6 +125,8 @@ bool renews(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::uint64_t said_round(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 
 RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
+// Of how many elements it is: the first ones of the tensor.
+std::uint64_t count_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 // How the rank's contribution counts in it.
 Scale scale_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);
 std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);

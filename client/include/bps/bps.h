@@ -334,7 +334,7 @@ typedef struct bps_scale {
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
-  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor, or of this rank's part */
+  size_t bytes;   /* count * bps_dtype_size(dtype) of the tensor, or of this rank's part; perhaps fewer */
   int32_t kind;   /* bps_memory_kind */
   int32_t device; /* CUDA: the GPU, as the CUDA runtime counts */
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */
@@ -343,8 +343,11 @@ typedef struct bps_buffer {
 
 /* Starts to reduce `in` of all workers into `out` of all workers, and returns at once. Both may be the same
  * memory. They must stay valid, and `in` unchanged, until the operation is done. One operation per tensor at
- * a time, else BPS_INVALID_ARGUMENT. `out` NULL: read the answer in place with bps_handle_view; the tensor
- * takes no other operation until bps_handle_release.
+ * a time, else BPS_INVALID_ARGUMENT. Buffers of fewer elements than were declared, none among them, call on
+ * the first ones of the tensor: equally many on all workers. So may a broadcast and a reduce, but not on
+ * asynchronous tensors, of CUDA memory, or where the ranks of a host sum first (local-group). `out` NULL:
+ * read the answer in place with bps_handle_view; the tensor takes no other operation until
+ * bps_handle_release.
  *
  * All workers call the same on a tensor, in the same order. If they do not, or one of them has dropped it or
  * closed, the tensor fails for good on all of them: this operation or the next one ends with

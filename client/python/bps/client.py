@@ -220,18 +220,20 @@ class Client:
         """Starts to reduce `source` of all workers into `out` of all workers (None: in place); returns at once.
 
         Both are contiguous arrays of the tensor's dtype and count, on the host or both on the GPU, untouched until the
-        handle says done. scale: how `source` counts, in a sum or an average of floats.
+        handle says done. On the host they may have fewer elements, equally many on all ranks: then the call is of the
+        first ones of the tensor. scale: how `source` counts, in a sum or an average of floats.
         """
         self._check_op(op)
-        output = self._checked(tensor, source if out is None else out, "out", writable=True)
-        given = output if out is None else self._checked(tensor, source, "source", writable=False)
+        output = self._checked(tensor, source if out is None else out, "out", writable=True, may_be_shorter=True)
+        given = output if out is None else self._checked(tensor, source, "source", writable=False, may_be_shorter=True)
         return self._start(tensor, (given, output), _library.get().bps_push_pull, self._scaled(given, scale),
                            ctypes.byref(output.c_buffer()), int(op))
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
-        """Starts to copy the root's `array` into those of all others; returns at once."""
+        """Starts to copy the root's `array` into those of all others, which are arrays as those of push_pull; returns at
+        once."""
         root = self._checked_rank(root)
-        memory = self._checked(tensor, array, "array", writable=self.rank != root)
+        memory = self._checked(tensor, array, "array", writable=self.rank != root, may_be_shorter=True)
         return self._start(tensor, (memory,), _library.get().bps_broadcast, ctypes.byref(memory.c_buffer()), root)
 
     def reduce(self, tensor: Tensor, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE,
@@ -245,8 +247,10 @@ class Client:
         root = self._checked_rank(root)
         takes = self.rank == root
         is_in_place = takes and out is None
-        given = self._checked(tensor, source, "source", writable=is_in_place)
-        output = given if is_in_place else self._checked(tensor, out, "out", writable=True) if takes else None
+        given = self._checked(tensor, source, "source", writable=is_in_place, may_be_shorter=True)
+        output = None
+        if takes:
+            output = given if is_in_place else self._checked(tensor, out, "out", writable=True, may_be_shorter=True)
         return self._start(tensor, (given,) if output is None else (given, output), _library.get().bps_reduce,
                            self._scaled(given, scale), None if output is None else ctypes.byref(output.c_buffer()),
                            int(op), root)
@@ -415,13 +419,15 @@ class Client:
             raise invalid(f"{what} {number} is no rank of this job: ranks are 0 to {self.world_size - 1}")
         return number
 
-    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool, is_part: bool = False) -> Memory:
+    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool, is_part: bool = False,
+                 may_be_shorter: bool = False) -> Memory:
         self._check_tensor(tensor)
         count = tensor.part if is_part else tensor.count
         if count is None:
             raise invalid(f"{tensor.name} has no parts", "declare it with parts on all ranks")
         memory = memory_of(thing, f"{what} of {tensor.name}", writable)
-        if memory.dtype != tensor.dtype or memory.count != count:
+        is_shorter = may_be_shorter and memory.count < count
+        if memory.dtype != tensor.dtype or not (memory.count == count or is_shorter):
             declared = "the part of this rank has" if is_part else "declared were"
             raise invalid(f"{what} of {tensor.name} has {memory.count} elements of {memory.dtype.name.lower()}, and "
                           f"{declared} {count} of {tensor.dtype.name.lower()}")

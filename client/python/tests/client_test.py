@@ -67,15 +67,15 @@ class ClientTest(unittest.TestCase):
 
     def test_another_type_or_length_than_declared(self):
         tensor = self.declare()
-        self.refused(bps.Code.INVALID_ARGUMENT, "999 elements of f32.*declared were 1000", self.client.push_pull, tensor,
-                     values(999))
+        self.refused(bps.Code.INVALID_ARGUMENT, "1001 elements of f32.*declared were 1000", self.client.push_pull, tensor,
+                     values(1001))
         self.refused(bps.Code.INVALID_ARGUMENT, "op is 'sum', and is to be a bps.Op", self.client.push_pull, tensor,
                      values(1000), op="sum")
         self.refused(bps.Code.INVALID_ARGUMENT, "'w' is no tensor", self.client.push_pull, "w", values(1000))
         self.refused(bps.Code.INVALID_ARGUMENT, "1000 elements of f64", self.client.broadcast, tensor, values(1000, "f8"))
-        self.refused(bps.Code.INVALID_ARGUMENT, "999 elements of f32.*declared were 1000", self.client.reduce, tensor,
-                     values(999))
-        self.refused(bps.Code.INVALID_ARGUMENT, "out of .* has 999", self.client.reduce, tensor, values(1000), values(999))
+        self.refused(bps.Code.INVALID_ARGUMENT, "1001 elements of f32.*declared were 1000", self.client.reduce, tensor,
+                     values(1001))
+        self.refused(bps.Code.INVALID_ARGUMENT, "out of .* has 1001", self.client.reduce, tensor, values(1000), values(1001))
         self.refused(bps.Code.INVALID_ARGUMENT, "op is 'sum', and is to be a bps.Op", self.client.reduce, tensor,
                      values(1000), op="sum")
         self.refused(bps.Code.INVALID_ARGUMENT, "root 1 is no rank", self.client.reduce, tensor, values(1000), root=1)

@@ -245,6 +245,34 @@ def scales():
     print("right")
 
 
+def short_calls():
+    """Calls of the first elements of a tensor: NumPy's bits, whatever the call before had, and an error where ranks differ."""
+    with bps.Client() as client:
+        rank, size = client.rank, client.world_size
+        tensor, = client.declare([bps.TensorSpec("buffer", bps.DType.F32, 150_001)])
+        for step, count in enumerate((150_001, 1, 0, 70_000, 16_384, 150_000, 0, 5)):
+            given = [gradient(other, step, count) for other in range(size)]
+            expected = summed(given)
+            out = numpy.zeros(count, "f4")
+            handle = client.push_pull(tensor, given[rank], out, op=bps.Op.SUM)
+            handle.wait()
+            assert out.tobytes() == expected.tobytes() and handle.ranks == size, (count, handle.ranks)
+            array = given[rank].copy()
+            client.reduce(tensor, array, root=size - 1, op=bps.Op.SUM).wait()
+            assert array.tobytes() == (expected if rank == size - 1 else given[rank]).tobytes(), count
+            client.broadcast(tensor, array, root=size - 1).wait()
+            assert array.tobytes() == expected.tobytes(), count
+        fails("'out' has 24 bytes, this call of tensor 'buffer' has 20",
+              lambda: client.push_pull(tensor, numpy.zeros(5, "f4"), numpy.zeros(6, "f4")), bps.Code.INVALID_ARGUMENT)
+        for array in (numpy.zeros(150_002, "f4"), numpy.zeros(5, "f8")):
+            fails("declared were 150001 of f32", lambda: client.push_pull(tensor, array), bps.Code.INVALID_ARGUMENT)
+        client.barrier()
+        if size > 1:
+            odd = numpy.ones(9 + (rank == size - 1), "f4")
+            fails("rank .* calls sum of (9|10)", lambda: client.push_pull(tensor, odd, op=bps.Op.SUM).wait())
+    print("right")
+
+
 KINDS = ((bps.DType.F32, "f4"), (bps.DType.I64, "i8"), (bps.DType.F64, "f8"))
 
 

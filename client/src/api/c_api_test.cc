@@ -104,8 +104,8 @@ TEST_CASE("c api: a job of one, from declare to close") {
 TEST_CASE("c api: bad input is refused with the exact numbers, and the client goes on") {
   OpenClient client;
   const bps_tensor tensor = client.declare("layer1.weight", 10);
-  std::vector<float> data(10), small(9);
-  const bps_buffer good = OpenClient::buffer(data), bad = OpenClient::buffer(small);
+  std::vector<float> data(10), large(11);
+  const bps_buffer good = OpenClient::buffer(data), bad = OpenClient::buffer(large);
   bps_handle* handle = nullptr;
   Refusal why;
   const auto refused = [&](bps_tensor which, const bps_buffer* in, const bps_buffer* out,
@@ -115,8 +115,8 @@ TEST_CASE("c api: bad input is refused with the exact numbers, and the client go
     CHECK(handle == nullptr);
     return why.message();
   };
-  CHECK_THAT(refused(tensor, &bad, &good), Contains("'in' has 36 bytes, tensor 'layer1.weight' has 40"));
-  CHECK_THAT(refused(tensor, &good, &bad), Contains("'out' has 36 bytes"));
+  CHECK_THAT(refused(tensor, &bad, &good), Contains("'in' has 44 bytes, tensor 'layer1.weight' has 40"));
+  CHECK_THAT(refused(tensor, &good, &bad), Contains("'out' has 44 bytes"));
   CHECK_THAT(refused(tensor + 1, &good, &good), Contains("has not been declared"));
   CHECK_THAT(refused(tensor, nullptr, &good), Contains("'in' is NULL"));
   bps_buffer odd = good;

@@ -58,7 +58,7 @@ void Exchange::send(Partition& partition) {
   push.call = tensor.request().call;
   push.scale = tensor.request().scale;
   push.dtype = tensor.shape().dtype;
-  push.count = tensor.shape().elements;
+  push.count = tensor.count();
   if (tensor.refused() || push.error.code != ErrorCode::ok) push.error = tensor.refused().value_or(Error{});
   push.rendezvous = !lanes_.may_send(partition);
   if (push.rendezvous) {

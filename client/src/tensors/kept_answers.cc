@@ -25,6 +25,7 @@ void KeptAnswers::keep(Partition& partition, Round round, std::uint32_t weight) 
   if (!retain_) return;
   partition.kept_round = round;
   partition.kept_weight = weight;
+  partition.kept_bytes = partition.bytes;
   if (shape_.is_async) {
     if (partition.versions != nullptr) std::swap(partition.versions->kept, partition.versions->coming);
     if (partition.in_library) partition.kept = Kept::library;
@@ -45,7 +46,7 @@ void KeptAnswers::bring_home(Partition& partition) {
   const LentPayload* loan = &partition.lent;
   if (!partition.lent) loan = loans_ != nullptr ? loans_->loan(partition.index) : nullptr;
   if (loan == nullptr || !memory_.make_library()) return;
-  std::memcpy(memory_.home(partition), loan->bytes().data(), partition.bytes);
+  std::memcpy(memory_.home(partition), loan->bytes().data(), partition.kept_bytes);
   if (!loan->intact()) return;
   partition.kept = Kept::library;
   partition.lent.reset();  // not of a view, which may still be read
@@ -69,6 +70,7 @@ KeptAnswers::Retention KeptAnswers::find(Partition& partition, const Fetch& fetc
   bring_home(partition);  // a loan could be withdrawn while it is on its way
   const std::byte* from = nullptr;
   if (partition.kept_round == round) {
+    if (partition.kept != Kept::nothing && partition.kept_bytes == 0) return {{}, partition.kept_weight, {}};
     switch (partition.kept) {
       case Kept::nothing:
       case Kept::loan: break;
@@ -76,7 +78,7 @@ KeptAnswers::Retention KeptAnswers::find(Partition& partition, const Fetch& fetc
       case Kept::detour: from = partition.detour.get(); break;
     }
   }
-  if (from != nullptr) return {{from, partition.bytes}, partition.kept_weight, {}};
+  if (from != nullptr) return {{from, partition.kept_bytes}, partition.kept_weight, {}};
   return missing(partition, fetch);
 }
 

@@ -61,7 +61,7 @@ class KeptAnswers {
   static std::uint64_t version(const Partition& partition);
   // What is kept of a round. `bytes` stay as they are while the partition is `lending`.
   struct Retention {
-    std::span<const std::byte> bytes;  // empty with an error
+    std::span<const std::byte> bytes;  // with an error none
     std::uint32_t weight = 0;
     Error error;
     const ValueVersion* value = nullptr;  // async

@@ -35,7 +35,7 @@ struct Partition : SendItem {
   std::uint32_t index = 0;         // in its tensor
   std::optional<Rank> only_owner;  // of a tensor with parts: whose all of it is
   TensorState* owner = nullptr;
-  std::uint32_t bytes = 0;
+  std::uint32_t bytes = 0;  // in the round under way, or the last one
   State state = State::idle;
   Role role = Role::alone;
   bool summed = false;       // owner: what it sends is there
@@ -74,6 +74,7 @@ struct Partition : SendItem {
   Kept kept = Kept::nothing;
   bool lending = false;  // a connection reads what is kept
   std::uint32_t kept_weight = 0;
+  std::uint32_t kept_bytes = 0;
   Round kept_round;
   // Async, with `retain`: of what is kept, and of what is just coming.
   struct Versions {

@@ -26,15 +26,38 @@ Status check_buffer(const TensorShape& tensor, const char* what, const Operation
   return {};
 }
 
-Status check_overlap(const TensorShape& tensor, const void* in, const void* out) {
-  const auto a = reinterpret_cast<std::uintptr_t>(in);
-  const auto b = reinterpret_cast<std::uintptr_t>(out);
+// It has the elements of the call: all, or fewer where the call may be shorter.
+Status check_call(const Request& request, const TensorShape& tensor, LocalGrouping grouping) {
+  const OperationBuffer& buffer = request.source();
+  const char* const what = request.is_broadcast() ? "buffer" : "in";
+  const std::size_t bytes = buffer.bytes.size();
+  const std::size_t width = size_of(tensor.dtype);
+  const bool is_shorter = bytes < tensor.bytes() && bytes % width == 0;
+  if (Status status = check_buffer(tensor, what, buffer, is_shorter ? bytes / width : tensor.elements);
+      !status.ok())
+    return status;
+  if (!is_shorter) return {};
+  const auto refuse = [&](const char* why) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("buffer '{}' has {} of the {} elements of tensor '{}', and {}", what,
+                                  bytes / width, tensor.elements, tensor.name, why),
+                      "pass exactly the size that was declared");
+  };
+  if (tensor.is_async) return refuse("the tensor is asynchronous");
+  if (grouping != LocalGrouping::off) return refuse("the ranks of a host sum first (local-group)");
+  if (request.memory() != MemoryKind::host) return refuse("is CUDA memory");
+  return {};
+}
+
+Status check_overlap(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
+  const auto a = reinterpret_cast<std::uintptr_t>(in.bytes.data());
+  const auto b = reinterpret_cast<std::uintptr_t>(out.bytes.data());
   const std::uintptr_t distance = a < b ? b - a : a - b;
-  if (distance == 0 || distance >= tensor.bytes()) return {};
+  if (distance == 0 || distance >= in.bytes.size()) return {};
   return make_error(
       ErrorCode::invalid_argument,
       fmt::format("input and output of tensor '{}' overlap: they are {} bytes apart and {} bytes long",
-                  tensor.name, distance, tensor.bytes()),
+                  tensor.name, distance, in.bytes.size()),
       "use the same memory for both, or memory that does not overlap");
 }
 
@@ -103,8 +126,10 @@ Status check_same_memory(const TensorShape& tensor, const OperationBuffer& in, c
 }
 
 Status check_output(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
-  if (Status status = check_buffer(tensor, "out", out, tensor.elements); !status.ok()) return status;
-  if (Status status = check_overlap(tensor, in.bytes.data(), out.bytes.data()); !status.ok()) return status;
+  const std::uint64_t elements = in.bytes.size() / size_of(tensor.dtype);
+  const char* const whose = elements == tensor.elements ? "" : "this call of ";
+  if (Status status = check_buffer(tensor, "out", out, elements, whose); !status.ok()) return status;
+  if (Status status = check_overlap(tensor, in, out); !status.ok()) return status;
   return check_same_memory(tensor, in, out);
 }
 
@@ -186,10 +211,8 @@ Status check_root(Rank root, const TensorShape& tensor, std::uint32_t world_size
 
 Status check(const Request& request, const TensorShape& tensor, const RequestRules& rules) {
   const RoundKind kind = request.call.kind;
-  const char* const what = request.is_broadcast() ? "buffer" : "in";
   if (!request.call.is_of_parts()) {
-    if (Status status = check_buffer(tensor, what, request.source(), tensor.elements); !status.ok())
-      return status;
+    if (Status status = check_call(request, tensor, rules.local_group); !status.ok()) return status;
   }
   if (request.call.has_root()) {
     if (Status status = check_root(request.call.root, tensor, rules.world_size); !status.ok()) return status;

@@ -54,9 +54,10 @@ struct Request {
   TensorId tensor;
   RoundCall call;
   bool view = false;  // the answer stays in library memory, and `out` is not given
-  // Both are the whole tensor, and the same memory or apart. A broadcast has `out` only, which is read at the
-  // root and written elsewhere. A reduce has `out` at the root only. `out` of a reduce_scatter and `in` of an
-  // all_gather are this rank's part, apart from the whole or where that has it.
+  // Both are the whole tensor or its first elements, and the same memory or apart. A broadcast has `out`
+  // only, which is read at the root and written elsewhere. A reduce has `out` at the root only. `out` of a
+  // reduce_scatter and `in` of an all_gather are this rank's part, apart from the whole tensor or where that
+  // has it.
   OperationBuffer in, out;
   std::shared_ptr<OutputWatch> watch;  // see LocalPiece; may be none
   Done done;
@@ -66,6 +67,10 @@ struct Request {
   // What is read if anything is.
   const OperationBuffer& source() const { return is_broadcast() ? out : in; }
   MemoryKind memory() const { return source().memory; }  // of both buffers
+  // Of the tensor, so many are in this call.
+  std::uint64_t bytes(const TensorShape& shape) const {
+    return call.is_of_parts() ? shape.bytes() : source().bytes.size();
+  }
 };
 
 // Of the job, from its beginning to its end.

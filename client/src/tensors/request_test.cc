@@ -50,6 +50,31 @@ TEST_CASE("request: buffers are as large as the tensor, and there") {
   CHECK(a.refusal() == "");
 }
 
+TEST_CASE("request: a call may be of the first elements only, where servers alone sum") {
+  Asked a;
+  a.request.in.bytes = std::span(a.memory).first(12);
+  CHECK(a.refusal() == "buffer 'out' has 16 bytes, this call of tensor 't' has 12 (3 elements of f32)");
+  a.request.out.bytes = std::span(a.memory).subspan(12, 12);
+  CHECK(a.refusal() == "");
+  a.request.out.bytes = std::span(a.memory).subspan(11, 12);
+  CHECK_THAT(a.refusal(), Contains("overlap: they are 11 bytes apart and 12 bytes long"));
+  a.request.in.bytes = a.request.out.bytes = {};
+  CHECK(a.refusal() == "");
+  a.request.in.bytes = a.request.out.bytes = std::span(a.memory).first(8);
+  SECTION("not if the tensor is asynchronous") {
+    a.tensor.is_async = true;
+    CHECK(a.refusal() == "buffer 'in' has 2 of the 4 elements of tensor 't', and the tensor is asynchronous");
+  }
+  SECTION("not if ranks sum first") {
+    a.rules.local_group = LocalGrouping::host;
+    CHECK_THAT(a.refusal(), Contains("2 of the 4 elements") && Contains("the ranks of a host sum first"));
+  }
+  SECTION("not on a GPU") {
+    a.request.in.memory = a.request.out.memory = MemoryKind::cuda;
+    CHECK_THAT(a.refusal(), Contains("2 of the 4 elements") && Contains("is CUDA memory"));
+  }
+}
+
 TEST_CASE("request: input and output are the same memory or apart, to the byte") {
   Asked a;
   const std::span<std::byte> memory(a.memory);
@@ -72,7 +97,9 @@ TEST_CASE("request: a broadcast has one buffer, and its root is a rank of the jo
   a.request.call.root = Rank{static_cast<std::uint32_t>(-1)};
   CHECK(a.refusal() == "root -1 is no rank of this job: ranks are 0 to 3");
   a.request.out.bytes = std::span(a.memory).first(8);
-  CHECK_THAT(a.refusal(), Contains("buffer 'buffer' has 8 bytes"));
+  CHECK(a.refusal() == "root -1 is no rank of this job: ranks are 0 to 3");
+  a.request.out.bytes = std::span(a.memory).first(20);
+  CHECK_THAT(a.refusal(), Contains("buffer 'buffer' has 20 bytes"));
 }
 
 TEST_CASE("request: a reduce has an output at its root only") {
@@ -84,7 +111,9 @@ TEST_CASE("request: a reduce has an output at its root only") {
   a.request.call.root = Rank{2};
   CHECK(a.refusal() == "");
   a.request.in.bytes = std::span(a.memory).first(8);
-  CHECK_THAT(a.refusal(), Contains("buffer 'in' has 8 bytes"));
+  CHECK(a.refusal() == "");
+  a.request.in.bytes = std::span(a.memory).first(20);
+  CHECK_THAT(a.refusal(), Contains("buffer 'in' has 20 bytes"));
   a.request.call.root = Rank{4};
   a.request.in.bytes = std::span(a.memory).first(16);
   CHECK(a.refusal() == "root 4 is no rank of this job: ranks are 0 to 3");

@@ -17,6 +17,7 @@ using Role = Partition::Role;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, const Rules& rules)
     : id_(declared.tensor),
+      bytes_(declaration.elements * size_of(declaration.dtype)),
       partitioner_(partitioner_of(declaration, partition_bytes)),
       partitions_(declared.owners.size()),
       shape_(shape_of(declaration)),
@@ -64,6 +65,7 @@ Status TensorState::begin(Request&& request) {
   BPS_ASSERT(!is_in_group || has_joined());
   if (is_in_group && request.view && !memory_.make_library()) return no_memory();
   request_ = std::move(request);
+  if (request_.bytes(shape_) != bytes_) cut(request_.bytes(shape_));
   under_way_ = true;
   tally_.begin(partitions_.size());
   error_.reset();
@@ -82,6 +84,16 @@ Status TensorState::begin(Request&& request) {
         contributed(partition) != nullptr ? static_cast<std::uint32_t>(contributed_bytes(partition)) : 0;
   }
   return {};
+}
+
+// Partitions behind the end of a call take part in it without payload.
+void TensorState::cut(std::uint64_t bytes) {
+  bytes_ = bytes;
+  for (Partition& partition : partitions_) {
+    const std::uint64_t begin = std::min(partitioner_.offset(partition.index), bytes);
+    const std::uint64_t end = std::min(partitioner_.offset(partition.index + 1), bytes);
+    partition.bytes = static_cast<std::uint32_t>(end - begin);
+  }
 }
 
 Payload TensorState::contribution(const Partition& partition) const {
@@ -169,8 +181,10 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   note_over(partition, false);
   partition.state = State::answered;
   partition.weight = weight;
-  const bool is_for_others = !takes(partition) || buffers_.wanted(partition).bytes == 0;
-  if (!is_async() && is_for_others) return tally_.on_end(weight);
+  // Behind the end of a call nothing is summed, by however many.
+  const bool is_behind = partition.bytes == 0 && bytes_ > 0;
+  const bool is_empty = buffers_.wanted(partition).bytes == 0 && bytes_ > 0;
+  if (!is_async() && (is_empty || !takes(partition))) return tally_.on_end(is_behind ? 0 : weight);
   tally_.on_answer(weight);
 }
 
@@ -359,7 +373,9 @@ void TensorState::check_weights() {
   const bool adds =
       !request_.call.is_copy() &&
       (operation == Operation::sum || operation == Operation::product || operation == Operation::bit_xor);
-  if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
+  if (error_ || !adds || bytes_ == 0 || is_async() || rules_.unequal_sums ||
+      tally_.heaviest() <= tally_.lightest())
+    return;
   error_ = make_error(ErrorCode::peer_lost,
                       "round " + std::to_string(round_.value) + " of " + shape_.name +
                           ": a worker was lost meanwhile, and partitions of the " +
@@ -372,6 +388,7 @@ void TensorState::check_weights() {
 void TensorState::make_view() {
   view_ = std::make_shared<AnswerView>(memory_.hold(), partitions_.size());
   for (Partition& partition : partitions_) {
+    if (partition.bytes == 0) break;
     const std::uint64_t offset = partitioner_.offset(partition.index);
     if (partition.lent) {
       view_->add(std::move(partition.lent), offset);

@@ -104,7 +104,10 @@ class TensorState {
   TimePoint begun_at() const { return begun_at_; }
   // Of the last one that ended well; 0: none has.
   std::uint64_t last_number() const { return last_number_; }
-  Round round() const { return round_; }               // of the operation under way, else of the next one
+  Round round() const { return round_; }  // of the operation under way, else of the next one
+  std::uint64_t count() const {
+    return bytes_ / size_of(shape_.dtype);
+  }                                                    // elements in it, or in the last one
   const Request& request() const { return request_; }  // of the operation under way
 
   // invalid_argument if a round is under way or a view of the last one not released.
@@ -232,6 +235,7 @@ class TensorState {
     return is_owner(partition) ? partition.bytes : buffers_.input_bytes(partition);
   }
   void change_roles();
+  void cut(std::uint64_t bytes);
   // Its takers report that they have stored it.
   bool is_confirmed(const Partition& partition) const {
     return buffers_.call_in(partition).is_confirmed() && !is_async();
@@ -265,6 +269,7 @@ class TensorState {
   bool under_way_ = false;
   bool dropped_ = false;
   Round round_;
+  std::uint64_t bytes_ = 0;  // of the call
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
   // Of the round under way.
