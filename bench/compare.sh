@@ -8,7 +8,7 @@ usage() {
   cat <<'TEXT'
 usage: bash bench/compare.sh [--only P1,P9] [--quick] [--build-dir DIR] [--json FILE] [--no-setup]
 
-Measures the numbers P1 to P15 (without P14, which is retired) and P24 in one run: bps, the peers that a user would take
+Measures the numbers P1 to P16 (without P14, which is retired) and P24 in one run: bps, the peers that a user would take
 instead (OpenMPI and Gloo, over TCP) and the floors (raw TCP, memcpy, a TCP echo) in turns. Prints the table as
 Markdown and writes it to build/compare.json.
 

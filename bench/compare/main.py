@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the numbers P1 to P15 and P24 beside the peers and the floors. Started by bench/compare.sh; see there."""
+"""Measures the numbers P1 to P16 and P24 beside the peers and the floors. Started by bench/compare.sh; see there."""
 import argparse
 import json
 import os
@@ -14,12 +14,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from context import Context
 from row import summary, table
-from rows import arithmetic, cost, latency, links, loopback, lost, many, placement, priority, replayed, shared_memory
+from rows import (arithmetic, cost, exchanges, latency, links, loopback, lost, many, placement, priority, replayed,
+                  shared_memory)
 
-MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency, priority, replayed, many, lost)
+MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency, priority, replayed, many, lost,
+           exchanges)
 MOST_BUSY = 0.1  # with less, others hardly matter
 RETIRED = "P14"  # bench/RESULTS.md says what it was
-IDS = [id for id in (f"P{number}" for number in range(1, 16)) if id != RETIRED] + ["P24"]
+IDS = [id for id in (f"P{number}" for number in range(1, 17)) if id != RETIRED] + ["P24"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,7 +34,7 @@ def may_write(path):
 
 
 def parse_arguments():
-    parser = Parser(prog="compare.sh", description="The table of numbers P1 to P15 and P24 of the design.")
+    parser = Parser(prog="compare.sh", description="The table of numbers P1 to P16 and P24 of the design.")
     parser.add_argument("--only", metavar="P1,P9", default="", help="only these numbers")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, in less than 5 minutes")
     parser.add_argument("--build-dir", default="build", help="where bps is built (build)")
@@ -42,7 +44,7 @@ def parse_arguments():
     arguments.only = [id.strip().upper() for id in arguments.only.split(",") if id.strip()]
     for id in arguments.only:
         if id not in IDS:
-            parser.error(f"there is no number {id}; there are P1 to P15 and P24 without {RETIRED}, which is retired")
+            parser.error(f"there is no number {id}; there are P1 to P16 and P24 without {RETIRED}, which is retired")
     if arguments.json and not may_write(pathlib.Path(arguments.json)):
         parser.exit(71, f"{parser.prog}: cannot write to {arguments.json}\n")
     return arguments

@@ -1,4 +1,4 @@
-"""Rounds of the peers (bench/peers): all-reduces of one f32 tensor."""
+"""Rounds of the peers (bench/peers): all-reduces of one f32 tensor, and Gloo's other exchanges of one."""
 import collections
 import contextlib
 import dataclasses
@@ -12,6 +12,9 @@ from row import Median, NotMeasured
 # What each is asked to try, and how it is said.
 GLOO = {"Gloo ring": "ring", "Gloo ring-chunked": "ring_chunked", "Gloo halving-doubling": "halving_doubling",
         "Gloo bcube": "bcube"}
+# Not among those that an all-reduce is tried with.
+GLOO_EXCHANGES = {"Gloo all-gather": "all_gather", "Gloo reduce-scatter": "reduce_scatter", "Gloo fsdp": "fsdp"}
+_ALL_OF_GLOO = {**GLOO, **GLOO_EXCHANGES}
 _TUNED = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm"]
 OPENMPI = {"OpenMPI default": [], "OpenMPI ring": [*_TUNED, "4"], "OpenMPI segmented ring": [*_TUNED, "5"]}
 # For --quick: what wins anyway, or nearly.
@@ -64,7 +67,7 @@ class Peers:
         """How long each round took, from the first rank that began to the last that ended."""
         with contextlib.ExitStack() as stack:
             rounds = ["--bytes", str(size), "--iters", str(iters), "--warmup", str(warmup)]
-            run = self._gloo if name in GLOO else self._openmpi
+            run = self._gloo if name in _ALL_OF_GLOO else self._openmpi
             commands = run(name, ranks, rounds, stack)
             programs = [stack.enter_context(Program(command, limit, name)) for command in commands]
             watch = lambda: self.watch(name, ranks.lab.congestion_controls())
@@ -73,7 +76,7 @@ class Peers:
     def _gloo(self, name, ranks, rounds, stack):
         store = stack.enter_context(self._folder())
         driver = os.path.join(self.folder, "peer_gloo")
-        common = [driver, *rounds, "--algorithm", GLOO[name], "--store", store, "--size", str(ranks.count)]
+        common = [driver, *rounds, "--algorithm", _ALL_OF_GLOO[name], "--store", store, "--size", str(ranks.count)]
         return [ranks.lab.on(ranks.host(rank), [*common, "--rank", str(rank), "--address", ranks.address(rank)])
                 for rank in range(ranks.count)]
 

@@ -1,5 +1,5 @@
-// What every peer driver does alike: all-reduces of one f32 tensor, one after another, each timed and
-// checked.
+// What every peer driver does alike: all-reduces or other exchanges of one f32 tensor, one after another,
+// each timed and checked.
 //
 // A driver is one rank. It writes a line per round to stdout, "round RANK NUMBER BEGIN_NS END_NS WRONG":
 // times of the machine's monotonic clock, which all ranks share, and how many elements of the sum were wrong.
@@ -84,29 +84,41 @@ inline void fill(std::vector<float>& tensor, int rank, std::int64_t round) {
   }
 }
 
-inline std::size_t count_wrong(const std::vector<float>& sum, int size, std::int64_t round) {
+// `count` elements of the sum, of which the first is element `first` of the tensor.
+inline std::size_t count_wrong(const float* sum, std::size_t first, std::size_t count, int size,
+                               std::int64_t round) {
   const auto ranks = static_cast<std::uint32_t>(size);
   std::size_t wrong = 0;
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    const auto expected = base_value(i, round) * ranks + ranks * (ranks - 1) / 2;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto expected = base_value(first + i, round) * ranks + ranks * (ranks - 1) / 2;
     if (sum[i] != static_cast<float>(expected)) ++wrong;
   }
   return wrong;
 }
 
-// `barrier()` returns when all ranks are there; `reduce()` turns what `in` holds into the sum that `out`
-// holds. They may be the same vector.
-template <class Barrier, class Reduce>
-int run_rounds(const Arguments& arguments, int rank, int size, std::vector<float>& in,
-               const std::vector<float>& out, Barrier barrier, Reduce reduce) {
+// Where each rank has given as many elements, one rank after the other.
+inline std::size_t count_wrong_parts(const std::vector<float>& whole, int size, std::int64_t round) {
+  const std::size_t part = whole.size() / static_cast<std::size_t>(size);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    const auto expected = base_value(i % part, round) + static_cast<std::uint32_t>(i / part);
+    if (whole[i] != static_cast<float>(expected)) ++wrong;
+  }
+  return wrong;
+}
+
+// `begin(round)` fills what the rank gives, and returns when all ranks are there. `exchange()` is what is
+// timed, and `wrong(round)` the number of wrong elements of its result.
+template <class Begin, class Exchange, class Wrong>
+int run_exchanges(const Arguments& arguments, int rank, Begin begin_round, Exchange exchange,
+                  Wrong wrong_in) {
   std::size_t all_wrong = 0;
   for (std::int64_t round = -arguments.warmup; round < arguments.iters; ++round) {
-    fill(in, rank, round);
-    barrier();
+    begin_round(round);
     const std::int64_t begin = now_ns();
-    reduce();
+    exchange();
     const std::int64_t end = now_ns();
-    const std::size_t wrong = count_wrong(out, size, round);
+    const std::size_t wrong = wrong_in(round);
     all_wrong += wrong;
     std::printf("round %d %lld %lld %lld %zu\n", rank, static_cast<long long>(round),
                 static_cast<long long>(begin), static_cast<long long>(end), wrong);
@@ -114,6 +126,20 @@ int run_rounds(const Arguments& arguments, int rank, int size, std::vector<float
   }
   if (all_wrong != 0) throw std::runtime_error(std::to_string(all_wrong) + " elements were wrong");
   return 0;
+}
+
+// `barrier()` returns when all ranks are there; `reduce()` turns what `in` holds into the sum that `out`
+// holds. They may be the same vector.
+template <class Barrier, class Reduce>
+int run_rounds(const Arguments& arguments, int rank, int size, std::vector<float>& in,
+               const std::vector<float>& out, Barrier barrier, Reduce reduce) {
+  return run_exchanges(
+      arguments, rank,
+      [&](std::int64_t round) {
+        fill(in, rank, round);
+        barrier();
+      },
+      reduce, [&](std::int64_t round) { return count_wrong(out.data(), 0, out.size(), size, round); });
 }
 
 // What main does with `run`, which may throw.

@@ -196,6 +196,7 @@ BPS_API bps_status bps_get_client_info(bps_client* client, bps_client_info* info
 
 /* ---- tensors ---- */
 
+/* What can be reduced. Elements of any other type can be copied, as so many BPS_U8. */
 typedef enum bps_dtype {
   BPS_F32 = 0,
   BPS_F64 = 1,

@@ -32,7 +32,7 @@ _PYBUF_WRITABLE = 0x0001
 _PYBUF_FORMAT = 0x0004
 _PYBUF_C_CONTIGUOUS = 0x0020 | 0x0010 | 0x0008
 
-SUPPORTED = "f32, f64, f16, bf16, i8, u8, i32 and i64 can be reduced"
+SUPPORTED = "f32, f64, f16, bf16, i8, u8, i32 and i64 can be reduced; all others can be copied, with a tensor of u8"
 
 
 class Memory:
@@ -179,7 +179,7 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-def _from_dlpack(thing: Any, what: str) -> Memory:
+def _from_dlpack(thing: Any, what: str, as_bytes: bool) -> Memory:
     device_type, device = thing.__dlpack_device__()
     if device_type not in (_DLPACK_CPU, _DLPACK_CUDA, _DLPACK_CUDA_HOST):
         kind = _DLPACK_DEVICES.get(int(device_type), f"DLPack device type {int(device_type)}")
@@ -188,13 +188,15 @@ def _from_dlpack(thing: Any, what: str) -> Memory:
     # lets the default stream wait for what it has queued.
     capsule = thing.__dlpack__(stream=_DEFAULT_STREAM) if device_type == _DLPACK_CUDA else thing.__dlpack__()
     tensor = ctypes.cast(_capsule_pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
-    dtype = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    dtype, width = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None, 1
+    if as_bytes and tensor.bits * tensor.lanes % 8 == 0:
+        dtype, width = DType.U8, tensor.bits * tensor.lanes // 8
     if dtype is None:
         raise invalid(f"{what}: DLPack type code {tensor.code} of {tensor.bits} bits cannot be reduced", SUPPORTED)
     shape = tensor.shape[:tensor.ndim] if tensor.ndim else []
     if not _is_contiguous(shape, tensor.strides[:tensor.ndim] if tensor.ndim and tensor.strides else None, 1):
         raise invalid(f"{what} is not contiguous", "give a contiguous copy")
-    pointer, count = (tensor.data or 0) + tensor.byte_offset, math.prod(shape)
+    pointer, count = (tensor.data or 0) + tensor.byte_offset, math.prod(shape) * width
     if device_type == _DLPACK_CUDA:
         return CudaMemory(pointer, dtype, count, device, owner=capsule)
     return Memory(pointer, dtype, count, capsule, writable=True)
@@ -216,8 +218,8 @@ def out_of_reach(what: str, where: str) -> Error:
                  "copy it to the host first")
 
 
-def memory_of(thing: Any, what: str, writable: bool = False) -> Memory:
-    """The memory of `thing`, pinned. `what` names it in errors.
+def memory_of(thing: Any, what: str, writable: bool = False, as_bytes: bool = False) -> Memory:
+    """The memory of `thing`, pinned. `what` names it in errors. as_bytes: elements of any type, as u8.
 
     Errors (INVALID_ARGUMENT): no memory that could be shared, not contiguous, read-only although `writable`, an element
     type that cannot be reduced, neither on the host nor on a CUDA GPU.
@@ -230,7 +232,7 @@ def memory_of(thing: Any, what: str, writable: bool = False) -> Memory:
         memoryview(thing).release()
     except TypeError:
         if hasattr(thing, "__dlpack__") and hasattr(thing, "__dlpack_device__"):
-            return _from_dlpack(thing, what)
+            return _from_dlpack(thing, what, as_bytes)
         if hasattr(thing, "__cuda_array_interface__"):
             raise invalid(f"{what}: a {type(thing).__name__} does not say on which GPU it is",
                           "give CudaMemory.from_interface(array, device)") from None
@@ -244,6 +246,8 @@ def memory_of(thing: Any, what: str, writable: bool = False) -> Memory:
         wanted = "a contiguous array that may be written" if writable else "a contiguous array"
         raise invalid(f"{what}: {problem}", f"give {wanted}") from None
     view = pin.view
+    if as_bytes:
+        return Memory(view.buf or 0, DType.U8, view.len, pin, not view.readonly)
     form = (view.format or b"B").decode()
     dtype = _dtype_of_format(form, view.itemsize)
     if dtype is None:

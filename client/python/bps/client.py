@@ -230,10 +230,10 @@ class Client:
                            ctypes.byref(output.c_buffer()), int(op))
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
-        """Starts to copy the root's `array` into those of all others, which are arrays as those of push_pull; returns at
-        once."""
+        """Starts to copy the root's `array` into those of all others; returns at once. They are arrays as those of push_pull,
+        and of a tensor of u8 arrays of any type, whose bytes are copied."""
         root = self._checked_rank(root)
-        memory = self._checked(tensor, array, "array", writable=self.rank != root, may_be_shorter=True)
+        memory = self._checked(tensor, array, "array", writable=self.rank != root, may_be_shorter=True, is_copied=True)
         return self._start(tensor, (memory,), _library.get().bps_broadcast, ctypes.byref(memory.c_buffer()), root)
 
     def reduce(self, tensor: Tensor, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE,
@@ -276,10 +276,10 @@ class Client:
         is.
 
         Both are arrays as those of push_pull, on the host. The handle is done when `out` is whole and nobody needs
-        `source` any more.
+        `source` any more. Of a tensor of u8, both may be arrays of any type, whose bytes are copied.
         """
-        given = self._checked(tensor, source, "source", writable=False, is_part=True)
-        output = self._checked(tensor, out, "out", writable=True)
+        given = self._checked(tensor, source, "source", writable=False, is_part=True, is_copied=True)
+        output = self._checked(tensor, out, "out", writable=True, is_copied=True)
         return self._start(tensor, (given, output), _library.get().bps_all_gather, ctypes.byref(given.c_buffer()),
                            ctypes.byref(output.c_buffer()))
 
@@ -420,12 +420,12 @@ class Client:
         return number
 
     def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool, is_part: bool = False,
-                 may_be_shorter: bool = False) -> Memory:
+                 may_be_shorter: bool = False, is_copied: bool = False) -> Memory:
         self._check_tensor(tensor)
         count = tensor.part if is_part else tensor.count
         if count is None:
             raise invalid(f"{tensor.name} has no parts", "declare it with parts on all ranks")
-        memory = memory_of(thing, f"{what} of {tensor.name}", writable)
+        memory = memory_of(thing, f"{what} of {tensor.name}", writable, as_bytes=is_copied and tensor.dtype == DType.U8)
         is_shorter = may_be_shorter and memory.count < count
         if memory.dtype != tensor.dtype or not (memory.count == count or is_shorter):
             declared = "the part of this rank has" if is_part else "declared were"

@@ -43,6 +43,10 @@ class ClusterTest(WorkerTest):
                 for worker in self.run_all(size, "scales", servers=2, **env):
                     self.assertIn("right", worker.text())
 
+    def test_arrays_of_any_type(self):
+        for worker in self.run_all(2, "any_type", servers=2):
+            self.assertIn("right", worker.text())
+
     def test_short_calls(self):
         for size, env in ((2, {}), (3, {"BPS_TRANSPORT": "tcp"}), (2, {"BPS_RETAIN": "0"}), (1, {})):
             with self.subTest(size=size, **env):

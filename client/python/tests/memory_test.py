@@ -57,6 +57,10 @@ class MemoryTest(unittest.TestCase):
     def test_empty_and_zero_dimensional(self):
         self.assertEqual(memory_of(numpy.zeros((0, 3), "f4"), "x").count, 0)
         self.assertEqual(memory_of(numpy.float32(1).reshape(()), "x").count, 1)
+        for name in ("c8", "f4", "i2"):
+            for thing in (numpy.zeros(5, name), OnlyDLPack(numpy.zeros(5, name))):
+                memory = memory_of(thing, "x", as_bytes=True)
+                self.assertEqual((memory.dtype, memory.count), (DType.U8, 5 * numpy.dtype(name).itemsize))
         self.assertEqual(memory_of(OnlyDLPack(numpy.zeros((), "f4")), "x").count, 1)
 
     def test_part_of_an_array(self):

@@ -245,6 +245,25 @@ def scales():
     print("right")
 
 
+def any_type():
+    """Arrays of types that cannot be reduced are copied as their bytes."""
+    with bps.Client() as client:
+        rank, size = client.rank, client.world_size
+        for name in ("?", "i2", "u4", "c8", "f4", "S3", "f8,u1"):
+            width = numpy.dtype(name).itemsize
+            given = [numpy.frombuffer(gradient(other, width, 1000).tobytes()[:100 * width], name) for other in range(size)]
+            tensor, = client.declare([bps.TensorSpec(f"bytes of {name}", bps.DType.U8, 100 * width * size, parts=[100 * width])])
+            out = numpy.zeros(100 * size, name)
+            client.all_gather(tensor, given[rank], out).wait()
+            assert out.tobytes() == b"".join(array.tobytes() for array in given), name
+            array = given[rank].copy()
+            client.broadcast(tensor, array, root=size - 1).wait()
+            assert array.tobytes() == given[size - 1].tobytes(), name
+            if name not in ("f4", "S3", "f8,u1"):
+                fails("can be copied, with a tensor of u8", lambda: client.push_pull(tensor, array), bps.Code.INVALID_ARGUMENT)
+    print("right")
+
+
 def short_calls():
     """Calls of the first elements of a tensor: NumPy's bits, whatever the call before had, and an error where ranks differ."""
     with bps.Client() as client:
