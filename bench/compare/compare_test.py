@@ -341,7 +341,7 @@ class ArgumentsTest(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [])
             for file in (folder, f"{folder}/none/rows.json"):
                 self.assertEqual(self.check("--json", file), (71, f"compare.sh: cannot write to {file}\n"))
-        self.assertEqual(self.check("--only", "P16")[0], 64)
+        self.assertEqual(self.check("--only", "P17")[0], 64)
 
 
 class PeersTest(unittest.TestCase):
