@@ -276,7 +276,7 @@ struct PartitionSlice {
   PartitionId partition;
   std::uint32_t shard = 0;
   std::uint64_t elements = 0;
-  std::uint64_t begin = 0;  // within the tensor; 0 in what a server holds
+  std::uint64_t begin = 0;  // within the tensor; 0 in what a server reports
   friend bool operator==(const PartitionSlice&, const PartitionSlice&) = default;
 };
 

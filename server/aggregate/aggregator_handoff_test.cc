@@ -269,7 +269,7 @@ TEST_CASE("moved: an aggregate of a wrong length fails the round, naming who sen
   bench.end_retained(0);
   REQUIRE(bench.said() == "0 resumed 5, 1 resumed 5, 1 failed 4");
   CHECK(bench.actions[2].error.message == "round 4 of layer1.weight (partition 7): rank 0 pushed " +
-                                              std::to_string(bytes) + " bytes, declared are 20");
+                                              std::to_string(bytes) + " bytes, the partition has 20");
 }
 
 TEST_CASE("moved: a rank that has left counts as resumed") {

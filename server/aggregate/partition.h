@@ -59,7 +59,7 @@ struct PartitionShape {
     return static_cast<std::size_t>(std::min<std::uint64_t>(elements, count > begin ? count - begin : 0));
   }
   std::size_t bytes_of(std::uint64_t count) const { return elements_of(count) * size_of(dtype); }
-  // Its results may be so long: of asynchronous ones the whole.
+  // A result of so many bytes is possible: of whole elements, and of an asynchronous tensor of all.
   bool may_have(std::uint64_t bytes) const {
     if (mode == Mode::async) return bytes == raw_bytes();
     return bytes <= raw_bytes() && bytes % size_of(dtype) == 0;

@@ -17,8 +17,8 @@ Error RoundErrors::length(std::uint32_t contributor, Round round, std::uint64_t 
                           std::uint64_t expected) const {
   return make_error(ErrorCode::protocol,
                     describe(round) + ": " + describe_rank(contributor) + " pushed " + std::to_string(bytes) +
-                        " bytes, declared are " + std::to_string(expected),
-                    "push as many elements as were declared");
+                        " bytes, the partition has " + std::to_string(expected),
+                    "use the same bps version on all ranks");
 }
 
 Error RoundErrors::weight(std::uint32_t contributor, Round round, std::uint32_t weight) const {

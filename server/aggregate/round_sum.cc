@@ -35,7 +35,7 @@ void RoundSum::open(Round round, const RoundCall& call, std::size_t elements) {
   slots_.set_aggregate(round, raw_bytes());
   call_ = call;
   root_ = find_root(contributors_, call);
-  silent_ = call.is_copy() || call.gives(true) ? kNobody : root_;
+  silent_ = is_copy() || call.gives(true) ? kNobody : root_;
 }
 
 void RoundSum::close() {
@@ -69,7 +69,7 @@ bool RoundSum::is_complete() const {
 }
 
 std::uint32_t RoundSum::weight() const {
-  if (!is_copy()) return weight_;
+  if (!call_.is_copy()) return weight_;
   return root_ == kNobody ? 1 : contributors_[root_].weight;
 }
 

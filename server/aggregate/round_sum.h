@@ -61,8 +61,7 @@ class RoundSum {
   RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors,
            const AggregatorMemory& memory, RoundSlots& slots);
 
-  // The round begins, of so many elements from the beginning of the partition: all of them where parts
-  // matter.
+  // The round begins. It is of so many elements, the first ones of the partition; in a call of parts of all.
   void open(Round round, const RoundCall& call, std::size_t elements);
   // Of the contributor's header: how what it gives counts.
   void set_scale(std::uint32_t contributor, const Scale& scale) {
@@ -78,7 +77,8 @@ class RoundSum {
   void close();
 
   const RoundCall& call() const { return call_; }
-  bool is_copy() const { return call_.is_copy(); }
+  // One without elements moves as little, whatever its call: nobody gives anything, and all only take part.
+  bool is_copy() const { return call_.is_copy() || elements_ == 0; }
   // Ranks in the result: of a copy one, or those of the root; else of all that are not absent.
   std::uint32_t weight() const;
   // The contributor that holds the root of the call; kNobody: it has none, or no contributor holds it.
@@ -112,6 +112,7 @@ class RoundSum {
   }
   // Its bytes belong into the slot.
   bool lands_in_slot(std::uint32_t contributor) const {
+    if (elements_ == 0) return false;
     if (!is_copy()) return contributor == present_from(0);
     return call_.has_root() ? is_root(contributor) : bytes_from(contributor) > 0;
   }
@@ -125,6 +126,7 @@ class RoundSum {
   bool is_starved() const { return starved_; }
   // Of its payload; and where that belongs in the slot, which has memory.
   std::size_t bytes_from(std::uint32_t contributor) const {
+    if (elements_ == 0) return 0;
     if (!is_copy()) return gives(contributor) ? raw_bytes() : 0;
     if (call_.has_root()) return is_root(contributor) ? raw_bytes() : 0;
     const Slice* const slice = slice_of(contributor);

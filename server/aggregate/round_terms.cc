@@ -19,8 +19,8 @@ Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   opener_ = contributor;
   call_ = header.call;
   count_ = header.count;
-  postscale_ = header.scale.postscale;
-  bad_scale_ = {};
+  scaled_by_ = kNobody;
+  bad_scales_.clear();
   if (parted_.code == ErrorCode::ok && !any_left_) return {};
   return parted(header.round);
 }
@@ -40,7 +40,8 @@ Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open
 }
 
 Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
-  if (has_bad_scale()) return bad_scale_;
+  for (const auto& [contributor, error] : bad_scales_)
+    if (!sum.is_absent(contributor)) return error;
   if (sum.is_scaled() && call_.operation == Operation::average && !sum.is_copy()) {
     const double divisor = rounded_to_sum(shape_.dtype, sum.divisor());
     if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
@@ -84,10 +85,17 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) {
 // What is wrong by itself fails this round only, and not before all have come: else a rank that gives several
 // such in a row would be out of step with one that is late.
 Status RoundTerms::check_scale(std::uint32_t contributor, const PushPull& header) {
+  if (Status may = may_use(contributor, header); !may) {
+    bad_scales_.emplace(contributor, may.error());
+    return {};
+  }
   const double postscale = header.scale.postscale;
-  if (Status may = may_use(contributor, header); !may && !has_bad_scale()) bad_scale_ = may.error();
-  if (has_bad_scale() || postscale == postscale_) return {};
-  return errors_.differ(header.round, opener_,
+  if (scaled_by_ == kNobody) {
+    scaled_by_ = contributor;
+    postscale_ = postscale;
+  }
+  if (postscale == postscale_) return {};
+  return errors_.differ(header.round, scaled_by_,
                         fmt::format("{} with postscale {}", to_string(call_), postscale_), contributor,
                         fmt::format("{} with postscale {}", to_string(header.call), postscale));
 }

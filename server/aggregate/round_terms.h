@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -27,9 +28,9 @@ class RoundTerms {
   // A round begins, with this header. An error: it cannot complete.
   Status open(std::uint32_t contributor, const PushPull& header);
   // Also of the header that it began with. A scale that cannot be used is no error yet: may_complete() says
-  // it.
+  // it, of one that is in the round.
   Status agree(std::uint32_t contributor, const PushPull& header);
-  bool has_bad_scale() const { return bad_scale_.code != ErrorCode::ok; }
+  bool has_bad_scale(std::uint32_t contributor) const { return bad_scales_.contains(contributor); }
 
   const RoundCall& call() const { return call_; }  // of the round
   // All have come. An error: one without whom it comes to nothing has not.
@@ -61,9 +62,11 @@ class RoundTerms {
   const RoundErrors& errors_;
   std::uint32_t opener_ = 0;
   RoundCall call_;
+  std::uint64_t count_ = 0;  // elements of the call
+  // Of the first contributor whose scale can be used; kNobody: none has come.
+  std::uint32_t scaled_by_ = kNobody;
   double postscale_ = 1;
-  std::uint64_t count_ = 0;  // elements of the whole tensor
-  Error bad_scale_;          // the first one of the round
+  std::map<std::uint32_t, Error> bad_scales_;  // of the round; rare
   Error parted_;
   std::vector<bool> left_;  // by contributor
   bool any_left_ = false;

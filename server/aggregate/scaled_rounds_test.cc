@@ -127,6 +127,30 @@ TEST_CASE("scaled: what cannot be used fails the round for all, which names the 
   CHECK(first_element(bench.actions.at(0)) == 3);
 }
 
+TEST_CASE("scaled: what cannot be used and is lost before it is whole fails nothing") {
+  Bench bench(3);
+  PushPull header = bench.header(0, 0, Operation::average);
+  header.scale = weight(-1);
+  bench.begin(0, header, 7);
+  push(bench, 2, 0, 40, weight(3));
+  push(bench, 1, 0, 10, weight(1));
+  CHECK(bench.actions.empty());
+  bench.die(0);
+  REQUIRE(bench.actions.size() == 2);
+  CHECK(first_element(bench.actions[0]) == 32.5F);
+}
+
+// In whatever order they come.
+TEST_CASE("scaled: different postscales are noticed also beside a scale that cannot be used") {
+  Bench bench(3);
+  const std::uint32_t bad = GENERATE(0U, 1U, 2U);
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    push(bench, rank, 0, 1, rank == bad ? Scale{kNan, 1, 1} : Scale{1, 1, rank + 2.0}, Operation::sum);
+  REQUIRE(!bench.actions.empty());
+  for (const Action& action : bench.actions)
+    CHECK(action.error.code == ErrorCode::configuration);
+}
+
 // Else one that gives several in a row is out of step with one that is late.
 TEST_CASE("scaled: a round that fails by its scales ends when all have come") {
   Bench bench(2);

@@ -40,7 +40,7 @@ struct Short : Bench {
     end_short(rank, bytes(rank, count, call));
     actions.insert(actions.begin(), all.begin(), all.end());
   }
-  // Without a look at what lies behind its bytes.
+  // With a lane's buffer that is no longer than the contribution.
   void end_short(std::uint32_t rank, std::uint64_t bytes) {
     actions.clear();
     std::vector<float> lane(values[rank].begin(),
@@ -63,6 +63,11 @@ TEST_CASE("short rounds: each has the elements of its call, whatever the one bef
   std::mt19937 random(7);
   // No room for two that wait, as well as room for all.
   Short bench(kRanks, GENERATE(std::size_t{1 << 20}, Bench::kElements * sizeof(float)));
+  if (GENERATE(false, true)) {
+    PartitionShape shape = bench.aggregator->shape();
+    shape.owners = {{Rank{0}, 0, 2}, {Rank{2}, 2, 3}};
+    bench.recreate(shape);
+  }
   const std::uint64_t counts[] = {0, kBegin, kBegin + 1, kBegin + 3, kBegin + 5, kBegin + 90};
   const RoundCall calls[] = {Operation::sum, Operation::max, RoundCall::broadcast(Rank{1}),
                              RoundCall::reduce(Operation::sum, Rank{2})};
@@ -98,6 +103,28 @@ TEST_CASE("short rounds: each has the elements of its call, whatever the one bef
     }
     REQUIRE(std::count(is_answered.begin(), is_answered.end(), true) == kRanks);
   }
+}
+
+// Nor does it hold room or accumulators that others need, or ask anybody twice.
+TEST_CASE("short rounds: one that is over before the partition begins needs nothing") {
+  Short bench(3, 1);
+  PartitionShape shape = bench.aggregator->shape();
+  shape.dtype = DType::f16;
+  bench.recreate(shape);
+  const RoundCall call = GENERATE(RoundCall(Operation::average), RoundCall::broadcast(Rank{1}));
+  for (const std::uint32_t rank : {1, 0, 2}) {
+    CHECK(bench.pools.accumulators.memory().bytes_in_use() == BufferPool::class_bytes(1 << 10));
+    bench.actions.clear();
+    PushPull header = bench.header_of(rank, 0, kBegin, call);
+    header.rendezvous = rank == 1;
+    bench.begin(rank, header, 1, 0);
+    bench.end_short(rank, 0);
+    if (rank == 2) break;
+    CHECK(bench.actions.empty());
+  }
+  // A root waits until the others have stored it.
+  CHECK(bench.said() ==
+        (call.is_broadcast() ? "0 answer 0, 2 answer 0" : "0 answer 0, 1 answer 0, 2 answer 0"));
 }
 
 TEST_CASE("short rounds: ranks that call different lengths call different things") {

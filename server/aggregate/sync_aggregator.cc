@@ -122,7 +122,8 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   if (Status agreed = terms_.agree(contributor, header); !agreed) return agreed;
-  if (!header.scale.is_none() && !terms_.has_bad_scale()) sum_.set_scale(contributor, header.scale);
+  if (!header.scale.is_none() && !terms_.has_bad_scale(contributor))
+    sum_.set_scale(contributor, header.scale);
   if (header.rendezvous || bytes == sum_.bytes_from(contributor)) return {};
   return errors_.length(contributor, open_, bytes, sum_.bytes_from(contributor));
 }
@@ -187,9 +188,8 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
     Error refusal = std::move(refusals_.extract(contributor).mapped());
     return emit(actions, Action::Kind::failed, contributor, state.round, std::move(refusal));
   }
-  if (arrival == Arrival::resumes || arrival == Arrival::resumes_rendezvous) {
+  if (arrival == Arrival::resumes || arrival == Arrival::resumes_rendezvous)
     return end_in_handoff(contributor, actions);
-  }
   if (arrival == Arrival::again || arrival == Arrival::again_rendezvous)
     return end_again(contributor, actions);
   if (arrival == Arrival::retained || state.round != open_) {

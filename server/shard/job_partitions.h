@@ -53,9 +53,9 @@ class JobPartitions {
   bool was_dropped(PartitionId id) const { return dropped_.contains(id) || dropped_before_.contains(id); }
   // Frees dropped ones that nobody refers to any more.
   void reap();
-  // Of which a worker may still have something to say.
   // What was reserved for those that are dropped and still referred to.
   std::uint64_t bytes_doomed() const;
+  // Of which a worker may still have something to say.
   std::size_t known() const { return here_.size() + dropped_.size() + dropped_before_.size(); }
 
   // `visit(PartitionId, JobPartition&)` neither adds any nor drops any.

@@ -63,8 +63,8 @@ class Shard {
     return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use() +
            context_.accumulators.memory().bytes_in_use();
   }
-  // Of these, at most so many of tensors that are dropped, and that connections still read. They are not
-  // reserved any more.
+  // An upper bound for those of them that belong to dropped tensors, which connections still read. They are
+  // not reserved any more: workers give back what they were lent when they hear that all have dropped.
   std::uint64_t bytes_doomed() const {
     std::uint64_t bytes = 0;
     for (const auto& [run, job] : jobs_)

@@ -389,7 +389,7 @@ void SimWorker::begin_round(std::size_t tensor) {
   // In that of its GPU now and then, as it comes.
   const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode == Mode::sync &&
                          job_.plan.tensors[tensor].ranks.empty() && operation->scale.is_none() &&
-                         random_.one_in(2);
+                         operation->count == job_.plan.tensors[tensor].elements && random_.one_in(2);
   run.under_way = std::move(operation);
   calling_ = true;
   const Status begun = begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);

@@ -155,9 +155,7 @@ RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
 
 std::uint64_t count_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   const TensorPlan& plan = job.tensors[tensor];
-  const bool has_gpu = std::any_of(job.workers.begin(), job.workers.end(),
-                                   [](const WorkerPlan& worker) { return worker.has_gpu; });
-  const bool may_be_short = job.reduces && !job.sums_on_hosts && !has_gpu && plan.mode == Mode::sync &&
+  const bool may_be_short = job.reduces && !job.sums_on_hosts && plan.mode == Mode::sync &&
                             !round_plan(job, tensor, round).is_of_parts();
   Random random(mix(job.seed, 0x5407, tensor, round));
   if (!may_be_short || !random.one_in(3)) return plan.elements;

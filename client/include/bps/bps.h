@@ -335,7 +335,7 @@ typedef struct bps_scale {
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
-  size_t bytes;   /* count * bps_dtype_size(dtype) of the tensor, or of this rank's part; perhaps fewer */
+  size_t bytes;   /* count * bps_dtype_size(dtype) of the tensor, or of this rank's part; see bps_push_pull */
   int32_t kind;   /* bps_memory_kind */
   int32_t device; /* CUDA: the GPU, as the CUDA runtime counts */
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */
@@ -428,9 +428,10 @@ BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* use
  * bps_handle_free closes it. */
 BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
-/* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded, and
- * of a drop. 1 of a broadcast, an all_gather, a reduce at ranks other than its root, and a reduce_scatter
- * where the part is empty. Of a tensor without elements: the ranks that share it. */
+/* The number of ranks in the answer, smallest over the partitions that have elements in it; 0 until the
+ * operation has succeeded, and of a drop. 1 of a broadcast, an all_gather, a reduce at ranks other than its
+ * root, and a reduce_scatter where the part is empty. Of a tensor without elements: the ranks that share it.
+ */
 BPS_API uint32_t bps_handle_ranks(const bps_handle* handle);
 
 /* A piece of an answer that is read in place. */

@@ -260,7 +260,7 @@ class Client:
         """Starts to reduce `source` of all workers, of which each takes its part (TensorSpec.parts) into `out`; returns at
         once. `out` has as many elements as the part: memory of its own, or the place in `source` where the part is.
 
-        Both are arrays as those of push_pull, on the host. The handle is done when this rank has its part and no other
+        Both are contiguous arrays of the tensor's dtype, on the host. The handle is done when this rank has its part and no other
         needs its `source`. exact_order: with the bits of push_pull also where floats depend on the order, and with more
         traffic; see bps_reduce_scatter in bps.h.
         """
@@ -275,7 +275,7 @@ class Client:
         returns at once. `source` has as many elements as the part: memory of its own, or the place in `out` where the part
         is.
 
-        Both are arrays as those of push_pull, on the host. The handle is done when `out` is whole and nobody needs
+        Both are contiguous arrays of the tensor's dtype, on the host. The handle is done when `out` is whole and nobody needs
         `source` any more. Of a tensor of u8, both may be arrays of any type, whose bytes are copied.
         """
         given = self._checked(tensor, source, "source", writable=False, is_part=True, is_copied=True)

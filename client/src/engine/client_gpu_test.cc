@@ -51,14 +51,18 @@ struct RankWithGpu {
     next += static_cast<std::uint32_t>(owners.size());
     return cluster.declare(name, bytes, owners);
   }
-  Status push_pull(TensorId tensor, MemoryKind kind) {
+  // `bytes`: of a shorter call.
+  Status push_pull(TensorId tensor, MemoryKind kind, std::optional<std::size_t> bytes = {}) {
     outcome = {};
-    Request request = push_pull_of(tensor, in, out, Operation::sum, cluster.into(outcome));
+    length = bytes.value_or(in.size());
+    Request request = push_pull_of(tensor, std::span(in).first(length), std::span(out).first(length),
+                                   Operation::sum, cluster.into(outcome));
     request.in.memory = request.out.memory = kind;
     return cluster.engine.begin(std::move(request));
   }
   Status broadcast(TensorId tensor, Rank root) {
     outcome = {};
+    length = in.size();
     Request request = broadcast_of(tensor, out, root, cluster.into(outcome));
     request.out.memory = MemoryKind::cuda;
     return cluster.engine.begin(std::move(request));
@@ -85,12 +89,16 @@ struct RankWithGpu {
         std::vector<std::byte> sum = bytes_of(bytes_of_partition(push->partition.value), 42);
         for (std::size_t k = 0; k < frame.payload.size(); ++k)
           sum[k] = std::byte(std::to_integer<unsigned>(frame.payload[k]) + 100);
-        wire.deliver(answer, sum);
+        if (sum.empty()) {
+          wire.deliver(answer);
+        } else {
+          wire.deliver(answer, sum);
+        }
       }
     }
   }
   std::size_t bytes_of_partition(std::uint32_t partition) const {
-    return std::min(kSlice, in.size() - (partition - first) * kSlice);
+    return std::min(kSlice, length - std::min(length, (partition - first) * kSlice));
   }
   void finish() {
     for (int step = 0; step < 200 && outcome.ended == 0; ++step) {
@@ -115,6 +123,7 @@ struct RankWithGpu {
   ScriptedCluster cluster;
   std::vector<std::byte> in, out;     // of the tensor that was declared last,
   std::uint32_t first = 0, next = 0;  // and its partitions
+  std::size_t length = 0;             // of the last call
   Outcome outcome;
   std::vector<PushPull> pushed;
   std::map<std::uint32_t, std::uint64_t> taken;
@@ -156,6 +165,26 @@ TEST_CASE("gpu: one tensor is given in either memory, round by round") {
     CHECK(g.outcome.error.message == "");
     CHECK((g.out == g.sum()));
   }
+}
+
+// The group's memory is for whole tensors, which lie there side by side.
+TEST_CASE("gpu: the calls before the first one in GPU memory were shorter") {
+  RankWithGpu g;
+  const TensorId one = g.declare("one", 3 * kSlice + 8);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{4}, kSlice + 4}) {
+    REQUIRE(g.push_pull(one, MemoryKind::host, bytes).ok());
+    g.finish();
+    CHECK(g.outcome.error.message == "");
+    const TensorId other = g.declare("other" + std::to_string(bytes), 3 * kSlice + 8);
+    REQUIRE(g.push_pull(other, MemoryKind::cuda).ok());
+    g.finish();
+    CHECK((g.out == g.sum()));
+    g.first = 0;  // that of the one again
+  }
+  REQUIRE(g.push_pull(one, MemoryKind::cuda).ok());
+  g.finish();
+  CHECK(g.outcome.error.message == "");
+  CHECK((g.out == g.sum()));
 }
 
 // What was answered last is kept for others, wherever it came.

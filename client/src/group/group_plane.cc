@@ -81,7 +81,8 @@ void GroupPlane::begin_group() {
 Status GroupPlane::add(TensorState& tensor) {
   if (tensor.partitions().empty()) return {};
   const auto size = static_cast<std::uint32_t>(place_.ranks.size());
-  const std::uint64_t bytes = AnswerMemory::share_bytes(tensor.partitions(), size, place_.self);
+  const std::uint64_t bytes =
+      AnswerMemory::share_bytes(tensor.partitioner(), tensor.partitions(), size, place_.self);
   TensorState::Share share{size, place_.self, place_.ranks};
   if (bytes > 0) {
     auto piece = memory_.take(2 * bytes);
@@ -98,7 +99,7 @@ Status GroupPlane::add(TensorState& tensor) {
   const std::vector<Partition>& partitions = tensor.partitions();
   return leader_->add({tensor.id(), tensor.shape().name, partitions.front().priority, partitions.front().id,
                        static_cast<std::uint32_t>(partitions.size()), tensor.usual_bytes(),
-                       partitions.back().bytes});
+                       tensor.partitioner().bytes_of(partitions.size() - 1)});
 }
 
 // ---- what this rank says ----

@@ -8,14 +8,14 @@
 
 namespace bps {
 
-// Its own partitions, each in a place for the largest.
-std::uint64_t AnswerMemory::share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
+// Its own partitions, each in a place for the largest, whatever the last call had of them.
+std::uint64_t AnswerMemory::share_bytes(const Partitioner& partitioner,
+                                        const std::vector<Partition>& partitions, std::uint32_t size,
                                         std::uint32_t rank) {
-  std::uint64_t largest = 0, bytes = 0;
-  for (const Partition& partition : partitions)
-    largest = std::max<std::uint64_t>(largest, partition.bytes);
+  std::uint64_t bytes = 0;
   for (const Partition& partition : partitions) {
-    if (partition.id.value % size == rank) bytes = partition.index / size * largest + partition.bytes;
+    if (partition.id.value % size != rank) continue;
+    bytes = partition.index / size * partitioner.largest() + partitioner.bytes_of(partition.index);
   }
   return bytes;
 }

@@ -35,8 +35,8 @@ class AnswerMemory {
     std::byte* answers = nullptr;
     bool has(Rank root) const { return std::binary_search(ranks.begin(), ranks.end(), root); }
   };
-  static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
-                                   std::uint32_t rank);
+  static std::uint64_t share_bytes(const Partitioner& partitioner, const std::vector<Partition>& partitions,
+                                   std::uint32_t size, std::uint32_t rank);
 
   // `partitioner` outlives it. `bytes`: of the tensor.
   AnswerMemory(const Partitioner& partitioner, std::uint64_t bytes, bool is_async)

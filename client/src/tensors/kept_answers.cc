@@ -31,7 +31,8 @@ void KeptAnswers::keep(Partition& partition, Round round, std::uint32_t weight) 
     if (partition.in_library) partition.kept = Kept::library;
     return;
   }
-  partition.kept = partition.lent ? Kept::loan : partition.in_library ? Kept::library : Kept::detour;
+  const bool is_home = partition.in_library || partition.bytes == 0;
+  partition.kept = partition.lent ? Kept::loan : is_home ? Kept::library : Kept::detour;
 }
 
 void KeptAnswers::fail(Partition& partition, Round round, const Error& error, bool told) {
@@ -70,7 +71,7 @@ KeptAnswers::Retention KeptAnswers::find(Partition& partition, const Fetch& fetc
   bring_home(partition);  // a loan could be withdrawn while it is on its way
   const std::byte* from = nullptr;
   if (partition.kept_round == round) {
-    if (partition.kept != Kept::nothing && partition.kept_bytes == 0) return {{}, partition.kept_weight, {}};
+    if (partition.kept == Kept::library && partition.kept_bytes == 0) return {{}, partition.kept_weight, {}};
     switch (partition.kept) {
       case Kept::nothing:
       case Kept::loan: break;

@@ -9,14 +9,15 @@ namespace {
 
 // `what` names the buffer: "in", "out", "buffer". It has to have these elements, all or this rank's part.
 Status check_buffer(const TensorShape& tensor, const char* what, const OperationBuffer& buffer,
-                    std::uint64_t elements, const char* whose = "") {
+                    std::uint64_t elements, const char* whose = "",
+                    const char* advice = "pass exactly the size that was declared") {
   const std::size_t bytes = buffer.bytes.size();
   const std::uint64_t expected = elements * size_of(tensor.dtype);
   if (bytes != expected) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("buffer '{}' has {} bytes, {}tensor '{}' has {} ({} elements of {})", what,
                                   bytes, whose, tensor.name, expected, elements, name_of(tensor.dtype)),
-                      "pass exactly the size that was declared");
+                      advice);
   }
   if (buffer.bytes.data() == nullptr && bytes > 0) {
     return make_error(ErrorCode::invalid_argument,
@@ -128,7 +129,8 @@ Status check_same_memory(const TensorShape& tensor, const OperationBuffer& in, c
 Status check_output(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
   const std::uint64_t elements = in.bytes.size() / size_of(tensor.dtype);
   const char* const whose = elements == tensor.elements ? "" : "this call of ";
-  if (Status status = check_buffer(tensor, "out", out, elements, whose); !status.ok()) return status;
+  const char* const advice = "give 'out' as many elements as 'in'";
+  if (Status status = check_buffer(tensor, "out", out, elements, whose, advice); !status.ok()) return status;
   if (Status status = check_overlap(tensor, in, out); !status.ok()) return status;
   return check_same_memory(tensor, in, out);
 }

@@ -67,7 +67,7 @@ struct Request {
   // What is read if anything is.
   const OperationBuffer& source() const { return is_broadcast() ? out : in; }
   MemoryKind memory() const { return source().memory; }  // of both buffers
-  // Of the tensor, so many are in this call.
+  // Of the tensor, those that are in this call.
   std::uint64_t bytes(const TensorShape& shape) const {
     return call.is_of_parts() ? shape.bytes() : source().bytes.size();
   }

@@ -1,7 +1,8 @@
 // What a rank gives and takes of each partition in a round, and where it lies in the program's buffers.
 //
-// The whole tensor is input, output or both, but for the calls of parts: the output of a reduce_scatter and
-// the input of an all_gather are only this rank's part.
+// The tensor, or as many of its first elements as the call has, is input, output or both, but for the calls
+// of parts: the output of a reduce_scatter and the input of an all_gather are only this rank's part. Of
+// partitions behind the end of a call nothing is given or taken.
 //
 // Pure. Owner: TensorState. Lives on: client loop.
 #pragma once
@@ -43,6 +44,7 @@ class RoundBuffers {
 
   // What this rank gives; null: nothing.
   const std::byte* input(const Partition& partition) const {
+    if (partition.bytes == 0) return nullptr;
     if (request_.call.kind == RoundKind::all_gather) return own_part(partition);
     const std::byte* const source = request_.source().bytes.data();
     const RoundCall call = call_in(partition);
@@ -65,7 +67,7 @@ class RoundBuffers {
   }
   // Where they belong; null: nowhere.
   std::byte* output(const Partition& partition) const {
-    if (request_.view || !takes(partition)) return nullptr;
+    if (partition.bytes == 0 || request_.view || !takes(partition)) return nullptr;
     if (request_.call.kind == RoundKind::reduce_scatter) return scattered_part(partition);
     return request_.out.bytes.data() + partitioner_.offset(partition.index);
   }

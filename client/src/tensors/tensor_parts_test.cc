@@ -243,7 +243,7 @@ TEST_CASE("tensor parts: what is kept stays what it is when the tensor joins a g
     t.answer(i, static_cast<float>(10 + i), 3, false);
   }
   REQUIRE(t.settle().ok());
-  const std::uint64_t bytes = AnswerMemory::share_bytes(t.state.partitions(), 1, 0);
+  const std::uint64_t bytes = AnswerMemory::share_bytes(t.state.partitioner(), t.state.partitions(), 1, 0);
   Bytes sums(bytes), answers(bytes);
   const std::vector<Rank> ranks{Rank{0}};
   t.state.join_group({.size = 1, .rank = 0, .ranks = ranks, .sums = sums.data(), .answers = answers.data()});

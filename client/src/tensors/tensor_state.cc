@@ -181,7 +181,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   note_over(partition, false);
   partition.state = State::answered;
   partition.weight = weight;
-  // Behind the end of a call nothing is summed, by however many.
+  // How many ranks were in the round does not matter behind the end of its call.
   const bool is_behind = partition.bytes == 0 && bytes_ > 0;
   const bool is_empty = buffers_.wanted(partition).bytes == 0 && bytes_ > 0;
   if (!is_async() && (is_empty || !takes(partition))) return tally_.on_end(is_behind ? 0 : weight);

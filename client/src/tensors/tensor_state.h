@@ -88,6 +88,7 @@ class TensorState {
   std::vector<Partition>& partitions() { return partitions_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
 
+  const Partitioner& partitioner() const { return partitioner_; }
   // Of a partition but the last, on average: those of a tensor with parts may differ.
   std::uint64_t usual_bytes() const {
     const std::size_t count = std::max<std::size_t>(partitions_.size() - 1, 1);
@@ -105,9 +106,8 @@ class TensorState {
   // Of the last one that ended well; 0: none has.
   std::uint64_t last_number() const { return last_number_; }
   Round round() const { return round_; }  // of the operation under way, else of the next one
-  std::uint64_t count() const {
-    return bytes_ / size_of(shape_.dtype);
-  }                                                    // elements in it, or in the last one
+  // Elements in the call under way, or in the last one.
+  std::uint64_t count() const { return bytes_ / size_of(shape_.dtype); }
   const Request& request() const { return request_; }  // of the operation under way
 
   // invalid_argument if a round is under way or a view of the last one not released.

@@ -23,8 +23,8 @@ struct Tensor {
 
   Status begin(bool view = false) {
     Request request;
-    request.in.bytes = in;
-    if (!view) request.out.bytes = in_place ? in : out;
+    request.in.bytes = std::span(in).first(length);
+    if (!view) request.out.bytes = std::span(in_place ? in : out).first(length);
     request.call = Operation::average;  // partitions may differ in weight
     request.view = view;
     request.done = [this](Result<std::uint32_t> w) { result = std::move(w); };
@@ -73,6 +73,7 @@ struct Tensor {
                     {{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}}},
                     kSlice,
                     {Rank{0}, retain}};
+  std::size_t length = kSlice + 100;  // of the call
   Bytes in = bytes_of(kSlice + 100, 1), out = bytes_of(kSlice + 100, 0), spare = bytes_of(kSlice, 0);
   std::optional<Result<std::uint32_t>> result;
 };
@@ -112,6 +113,49 @@ TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until th
     t.begin_and_send();
     CHECK(t.state.on_failed(t.at(0), t.state.round(), make_error(ErrorCode::configuration, "no")));
     CHECK_FALSE(next->is_out());
+  }
+}
+
+// Whatever the round under way has.
+TEST_CASE("tensor: what is kept of a shorter call has its length") {
+  for (const bool lends : {false, true}) {
+    Tensor t(true);
+    const auto run = [&](std::size_t length, int value) {
+      t.length = length;
+      t.begin_and_send();
+      for (const std::size_t i : {0, 1}) {
+        const std::size_t bytes = t.at(i).bytes;
+        CHECK(bytes == (i == 0 ? std::min(length, kSlice) : length - std::min(length, kSlice)));
+        if (bytes == 0) {
+          CHECK(t.state.judge(t.at(i), t.state.round(), 0) == TensorState::Verdict::wanted);
+          CHECK(t.state.judge(t.at(i), t.state.round(), 1) == TensorState::Verdict::violation);
+          t.state.on_answer(t.at(i), 2);
+        } else if (lends) {
+          CHECK(t.lend(i, FakeLoan::of(bytes_of(bytes, value))));
+        } else {
+          t.receive(i, value);
+        }
+        t.settle(i);
+      }
+      CHECK(**t.result == 2);
+      CHECK((Bytes(t.out.begin(), t.out.begin() + static_cast<std::ptrdiff_t>(length)) ==
+             bytes_of(length, value)));
+    };
+    std::vector<std::size_t> lengths{kSlice + 100, 5, kSlice + 1, 0, kSlice, kSlice + 100, 0, 7};
+    for (std::size_t round = 0; round < lengths.size(); ++round) {
+      run(lengths[round], static_cast<int>(round) + 1);
+      t.length = lengths[(round + 3) % lengths.size()];
+      REQUIRE(t.begin().ok());
+      for (const std::size_t i : {0, 1}) {
+        const TensorState::Retention kept = t.state.retained(t.at(i), {{}, Round{2 * round}});
+        CHECK(kept.error.code == ErrorCode::ok);
+        CHECK(kept.weight == 2);
+        const std::size_t in_first = std::min(lengths[round], kSlice);
+        const std::size_t bytes = i == 0 ? in_first : lengths[round] - in_first;
+        CHECK((Bytes(kept.bytes.begin(), kept.bytes.end()) == bytes_of(bytes, static_cast<int>(round) + 1)));
+      }
+      t.state.abort(make_error(ErrorCode::cancelled, "enough"));
+    }
   }
 }
 
