@@ -18,6 +18,7 @@ using testing::ScriptedCluster;
 using testing::Wire;
 
 constexpr std::uint64_t kTensorBytes = 2 * kSlice + 100;
+constexpr std::uint64_t kShortBytes = kSlice + 7;  // of a shorter call
 
 class Liars {
  public:
@@ -121,8 +122,10 @@ class Liars {
     if (declared_.empty() || calls_.size() > 60) return;
     const TensorId tensor = declared_[input_.below(static_cast<std::uint32_t>(declared_.size()))];
     Call& operation = calls_.emplace_back();
-    operation.in = testing::bytes_of(kTensorBytes, 1);
-    operation.out = testing::bytes_of(kTensorBytes, 0);
+    const std::uint32_t length = input_.below(8);
+    const std::size_t bytes = length == 1 ? 0 : length == 2 ? kShortBytes : kTensorBytes;
+    operation.in = testing::bytes_of(bytes, 1);
+    operation.out = testing::bytes_of(bytes, 0);
     const bool in_place = input_.flag();
     const std::uint32_t root = input_.below(4);  // not of this job: a push_pull
     Request request =
@@ -196,6 +199,7 @@ class Liars {
     const std::uint32_t choice = input_.below(16);
     if (choice == 1) return 0;
     if (choice == 2) return input_.below(5000);
+    if (choice == 3) return kShortBytes - kSlice;
     if (aggregate == nullptr) return 0;
     return aggregate->partition.value % 3 == 2 ? 100 : kSlice;
   }
