@@ -42,7 +42,7 @@ Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open
 Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
   for (const auto& [contributor, error] : bad_scales_)
     if (!sum.is_absent(contributor)) return error;
-  if (sum.is_scaled() && call_.operation == Operation::average && !sum.is_copy()) {
+  if (sum.is_scaled() && call_.operation == Operation::average && !call_.is_copy()) {
     const double divisor = rounded_to_sum(shape_.dtype, sum.divisor());
     if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
   }

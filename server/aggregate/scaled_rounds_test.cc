@@ -174,8 +174,20 @@ TEST_CASE("scaled: weights that add up to nothing fail the round for all") {
     CHECK(action.error.message ==
           "round 0 of layer1.weight (partition 7): the weights of the average add up to 0");
   }
-  push(bench, 0, 1, 1, weight(0));
-  push(bench, 1, 1, 5, weight(2));
+  bench.actions.clear();
+  for (const std::uint32_t rank : {0, 1}) {  // nor does a call without elements go well
+    PushPull header = bench.header(rank, 1, Operation::average);
+    header.scale = weight(0);
+    header.count = 0;
+    const Actions first = std::move(bench.actions);
+    bench.begin(rank, header, 1, 0);
+    bench.end(rank);
+    bench.actions.insert(bench.actions.begin(), first.begin(), first.end());
+  }
+  REQUIRE(bench.actions.size() == 2);
+  CHECK(bench.actions[1].kind == Kind::failed);
+  push(bench, 0, 2, 1, weight(0));
+  push(bench, 1, 2, 5, weight(2));
   CHECK(first_element(bench.actions.at(0)) == 5);
 }
 

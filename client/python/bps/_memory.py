@@ -6,6 +6,7 @@ freed nor resized.
 """
 import ctypes
 import math
+import re
 import sys
 from typing import Any, Callable, Optional, Sequence
 
@@ -154,6 +155,13 @@ def _dtype_of_format(text: str, itemsize: int) -> Optional[DType]:
     return None
 
 
+def _holds_pointers(form: str) -> bool:
+    """Of a format of the buffer protocol: objects, pointers, strings and functions of C."""
+    without_names = re.sub(r":[^:]*:", "", form)
+    without_complex = re.sub(r"Z[fdg]", "", without_names)
+    return any(letter in without_complex for letter in "OPzZ&X")
+
+
 class _DLDevice(ctypes.Structure):
     _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
 
@@ -239,16 +247,19 @@ def memory_of(thing: Any, what: str, writable: bool = False, as_bytes: bool = Fa
         raise invalid(f"{what}: a {type(thing).__name__} has neither the buffer protocol nor DLPack",
                       "give an array") from None
     except (BufferError, ValueError) as problem:
-        raise invalid(f"{what}: {problem}", SUPPORTED) from None
+        raise invalid(f"{what}: {problem}", "give its bytes, as array.view('u1')" if as_bytes else SUPPORTED) from None
     try:
         pin = _BufferPin(thing, writable)
     except (BufferError, ValueError) as problem:
         wanted = "a contiguous array that may be written" if writable else "a contiguous array"
         raise invalid(f"{what}: {problem}", f"give {wanted}") from None
     view = pin.view
-    if as_bytes:
-        return Memory(view.buf or 0, DType.U8, view.len, pin, not view.readonly)
     form = (view.format or b"B").decode()
+    if as_bytes:
+        if _holds_pointers(form):
+            raise invalid(f"{what}: elements of type {form!r} are or hold pointers, which mean nothing on another rank",
+                          "copy what they point to")
+        return Memory(view.buf or 0, DType.U8, view.len, pin, not view.readonly)
     dtype = _dtype_of_format(form, view.itemsize)
     if dtype is None:
         raise invalid(f"{what}: elements of type {form!r} cannot be reduced", SUPPORTED)

@@ -231,7 +231,7 @@ class Client:
 
     def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
         """Starts to copy the root's `array` into those of all others; returns at once. They are arrays as those of push_pull,
-        and of a tensor of u8 arrays of any type, whose bytes are copied."""
+        and of a tensor of u8 arrays of any type without pointers, whose bytes are copied."""
         root = self._checked_rank(root)
         memory = self._checked(tensor, array, "array", writable=self.rank != root, may_be_shorter=True, is_copied=True)
         return self._start(tensor, (memory,), _library.get().bps_broadcast, ctypes.byref(memory.c_buffer()), root)
@@ -276,7 +276,7 @@ class Client:
         is.
 
         Both are contiguous arrays of the tensor's dtype, on the host. The handle is done when `out` is whole and nobody needs
-        `source` any more. Of a tensor of u8, both may be arrays of any type, whose bytes are copied.
+        `source` any more. Of a tensor of u8, both may be arrays of any type without pointers, whose bytes are copied.
         """
         given = self._checked(tensor, source, "source", writable=False, is_part=True, is_copied=True)
         output = self._checked(tensor, out, "out", writable=True, is_copied=True)

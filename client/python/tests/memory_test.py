@@ -1,5 +1,6 @@
 """Which objects can be pushed and pulled, and how long they are held."""
 import array
+import ctypes
 import unittest
 
 import numpy
@@ -34,9 +35,9 @@ NUMPY = {"float32": DType.F32, "float64": DType.F64, "float16": DType.F16, "int8
 
 
 class MemoryTest(unittest.TestCase):
-    def refused(self, pattern, thing, writable=False):
+    def refused(self, pattern, thing, writable=False, as_bytes=False):
         with self.assertRaises(Error) as caught:
-            memory_of(thing, "out of weight", writable)
+            memory_of(thing, "out of weight", writable, as_bytes)
         self.assertEqual(caught.exception.code, Code.INVALID_ARGUMENT)
         self.assertRegex(str(caught.exception), "out of weight.*" + pattern)
 
@@ -57,6 +58,11 @@ class MemoryTest(unittest.TestCase):
     def test_empty_and_zero_dimensional(self):
         self.assertEqual(memory_of(numpy.zeros((0, 3), "f4"), "x").count, 0)
         self.assertEqual(memory_of(numpy.float32(1).reshape(()), "x").count, 1)
+        for thing in (numpy.zeros(5, object), numpy.zeros(5, [("n", "i4"), ("o", object)]), (ctypes.c_char_p * 3)(),
+                      (ctypes.c_void_p * 3)()):
+            self.refused("pointers", thing, as_bytes=True)
+        self.refused("view.'u1'.", numpy.zeros(5, "M8[D]"), as_bytes=True)
+        self.assertEqual(memory_of(numpy.zeros(5, [("One", "i4"), ("Z", "c8")]), "x", as_bytes=True).count, 60)
         for name in ("c8", "f4", "i2"):
             for thing in (numpy.zeros(5, name), OnlyDLPack(numpy.zeros(5, name))):
                 memory = memory_of(thing, "x", as_bytes=True)

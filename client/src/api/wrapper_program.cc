@@ -70,13 +70,12 @@ void round_trip(bps::Client& client, const char* name, bps::DType dtype) {
 
 void errors(bps::Client& client) {
   const bps::Tensor tensor = client.declare("errors", bps::DType::f32, 10);
-  std::vector<float> nine(9);
+  std::vector<float> eleven(11);
   std::vector<double> doubles(10);
   bps::Status status;
-  check(!client.push_pull(tensor, nine, bps::Op::sum, status), "a short buffer gives an empty handle");
-  check(status.code() == bps::Code::invalid_argument && status.exit_code() == 64,
-        "a short buffer is refused");
-  check(status.message().find("36 bytes") != std::string::npos,
+  check(!client.push_pull(tensor, eleven, bps::Op::sum, status), "a long buffer gives an empty handle");
+  check(status.code() == bps::Code::invalid_argument && status.exit_code() == 64, "a long buffer is refused");
+  check(status.message().find("44 bytes") != std::string::npos,
         "the message has the numbers: " + status.message());
   // Not a GPU's memory, or there is no GPU.
   std::vector<float> ten(10);
@@ -92,8 +91,8 @@ void errors(bps::Client& client) {
   check(status.message().find("element type") != std::string::npos,
         "doubles are no f32: " + status.message());
   try {
-    client.push_pull(tensor, nine);
-    check(false, "a short buffer throws");
+    client.push_pull(tensor, eleven);
+    check(false, "a long buffer throws");
   } catch (const bps::Error& error) {
     check(error.code() == bps::Code::invalid_argument &&
               std::string(error.what()).find("; ") != std::string::npos,

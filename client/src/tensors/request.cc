@@ -34,9 +34,9 @@ Status check_call(const Request& request, const TensorShape& tensor, LocalGroupi
   const std::size_t bytes = buffer.bytes.size();
   const std::size_t width = size_of(tensor.dtype);
   const bool is_shorter = bytes < tensor.bytes() && bytes % width == 0;
-  if (Status status = check_buffer(tensor, what, buffer, is_shorter ? bytes / width : tensor.elements);
-      !status.ok())
-    return status;
+  const std::uint64_t elements = is_shorter ? bytes / width : tensor.elements;
+  const char* const advice = "pass whole elements, at most as many as were declared";
+  if (Status status = check_buffer(tensor, what, buffer, elements, "", advice); !status.ok()) return status;
   if (!is_shorter) return {};
   const auto refuse = [&](const char* why) {
     return make_error(ErrorCode::invalid_argument,
