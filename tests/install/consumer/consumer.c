@@ -41,7 +41,7 @@ static int reduce(bps_client* client, bps_tensor tensor) {
 }
 
 static int refuses_a_wrong_length(bps_client* client, bps_tensor tensor) {
-  const bps_buffer wrong = buffer_of(gradient, sizeof gradient - 4);
+  const bps_buffer wrong = buffer_of(gradient, sizeof gradient - 2);
   bps_error error = BPS_ERROR_INIT;
   bps_handle* handle = NULL;
   if (bps_push_pull(client, tensor, &wrong, &wrong, BPS_SUM, &handle, &error) != BPS_INVALID_ARGUMENT ||
