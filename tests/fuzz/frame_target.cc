@@ -1,4 +1,6 @@
 // Frames and headers: whatever decodes must encode again to what decodes to the same message.
+#include <algorithm>
+
 #include "proto/base/assert.h"
 #include "tests/fuzz/input.h"
 
@@ -22,16 +24,18 @@ std::optional<std::span<const std::byte>> header_of(std::span<const std::byte> f
 void check(std::span<const std::byte> header, std::uint64_t payload_bytes) {
   Message message;
   if (!decode(header, message)) return;
-  Encoder encoder;
+  Encoder encoder, second;
   const auto frame = encoder.encode(message, payload_bytes);
   const auto prefix = read_prefix(frame.first<kFramePrefixBytes>(), kMaxControlHeaderBytes);
   BPS_ASSERT(prefix.ok() && prefix->payload_bytes == payload_bytes);
   BPS_ASSERT(check_header(frame.first<kFramePrefixBytes>(), frame.subspan(kFramePrefixBytes)).ok());
   // Into one that holds another message of the same kind, too: nothing of that may stay.
   Message again, reused = message;
+  const bool is_itself = reused == message;  // not with a scale that is no number
   for (Message* into : {&again, &reused}) {
     BPS_ASSERT(decode(frame.subspan(kFramePrefixBytes), *into).ok());
-    BPS_ASSERT(*into == message);
+    BPS_ASSERT(!is_itself || *into == message);
+    BPS_ASSERT(std::ranges::equal(second.encode(*into, payload_bytes), frame));
   }
   BPS_ASSERT(name_of(message) != nullptr);
 }
