@@ -36,12 +36,6 @@ bps_handle* start(bps_client* client, bps_tensor tensor, std::vector<float>& mem
   return handle;
 }
 
-bps_status end(bps_handle* handle, Refusal& why) {
-  const bps_status status = bps_wait(handle, kSoon, why);
-  bps_handle_free(handle);
-  return status;
-}
-
 }  // namespace
 
 TEST_CASE("c api: weights, prescales and postscales, over several partitions") {
@@ -53,8 +47,8 @@ TEST_CASE("c api: weights, prescales and postscales, over several partitions") {
     std::vector<float> one(count, 10), other(count, 4);
     bps_handle* const first = start(job.a, tensor, one, a, operation);
     Refusal why;
-    CHECK(end(start(job.b, tensor, other, b, operation), why) == BPS_OK);
-    CHECK(end(first, why) == BPS_OK);
+    CHECK(wait_and_free(start(job.b, tensor, other, b, operation), why) == BPS_OK);
+    CHECK(wait_and_free(first, why) == BPS_OK);
     CHECK(one == other);
     CHECK(one.front() == one.back());
     return one.front();
@@ -72,15 +66,16 @@ TEST_CASE("c api: what one rank cannot give is an error on both, and the tensor 
   for (const double bad : {-1.0, std::nan("")}) {
     bps_handle* const first = start(job.a, tensor, a, scale_of(1, 1, 1), BPS_AVERAGE);
     Refusal why;
-    CHECK(end(start(job.b, tensor, b, scale_of(bad, 1, 1), BPS_AVERAGE), why) == BPS_INVALID_ARGUMENT);
+    CHECK(wait_and_free(start(job.b, tensor, b, scale_of(bad, 1, 1), BPS_AVERAGE), why) ==
+          BPS_INVALID_ARGUMENT);
     CHECK_THAT(why.message(), Contains("what rank 1 gives has a weight of"));
-    CHECK(end(first, why) == BPS_INVALID_ARGUMENT);
+    CHECK(wait_and_free(first, why) == BPS_INVALID_ARGUMENT);
     CHECK_THAT(why.message(), Contains("what rank 1 gives has a weight of"));
   }
   bps_handle* const first = job.a.push_pull(tensor, a, a);
   Refusal why;
-  CHECK(end(job.b.push_pull(tensor, b, b), why) == BPS_OK);
-  CHECK(end(first, why) == BPS_OK);
+  CHECK(wait_and_free(job.b.push_pull(tensor, b, b), why) == BPS_OK);
+  CHECK(wait_and_free(first, why) == BPS_OK);
   CHECK(a == std::vector<float>(3, 3));
 }
 
@@ -119,6 +114,6 @@ TEST_CASE("c api: where there can be no scale it is refused, and nothing has beg
   bps_buffer old = given;
   old.struct_size = offsetof(bps_buffer, scale);
   CHECK(bps_push_pull(client, floats, &old, &apart, BPS_SUM, &handle, why) == BPS_OK);
-  CHECK(end(handle, why) == BPS_OK);
+  CHECK(wait_and_free(handle, why) == BPS_OK);
   CHECK(other == memory);
 }

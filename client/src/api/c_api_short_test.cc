@@ -16,12 +16,6 @@ using namespace bps::testing;
 
 constexpr std::size_t kElements = 100'000;  // several partitions
 
-bps_status end(bps_handle* handle, Refusal& why) {
-  const bps_status status = bps_wait(handle, kSoon, why);
-  bps_handle_free(handle);
-  return status;
-}
-
 }  // namespace
 
 TEST_CASE("c api: a call takes as many elements as its buffers have") {
@@ -37,7 +31,7 @@ TEST_CASE("c api: a call takes as many elements as its buffers have") {
     CHECK(bps_wait(first, kSoon, why) == BPS_OK);
     CHECK(bps_handle_ranks(first) == 2);
     bps_handle_free(first);
-    CHECK(end(second, why) == BPS_OK);
+    CHECK(wait_and_free(second, why) == BPS_OK);
     CHECK(a == std::vector<float>(count, 3));
     CHECK(b == a);
 
@@ -47,7 +41,7 @@ TEST_CASE("c api: a call takes as many elements as its buffers have") {
     REQUIRE(bps_broadcast(job.a, tensor, &from, 0, &handles[0], why) == BPS_OK);
     REQUIRE(bps_broadcast(job.b, tensor, &to, 0, &handles[1], why) == BPS_OK);
     for (bps_handle* handle : handles)
-      CHECK(end(handle, why) == BPS_OK);
+      CHECK(wait_and_free(handle, why) == BPS_OK);
     CHECK(copy == a);
 
     std::vector<float> sum(count, 9);
@@ -55,7 +49,7 @@ TEST_CASE("c api: a call takes as many elements as its buffers have") {
     REQUIRE(bps_reduce(job.a, tensor, &from, nullptr, BPS_SUM, 1, &handles[0], why) == BPS_OK);
     REQUIRE(bps_reduce(job.b, tensor, &to, &out, BPS_SUM, 1, &handles[1], why) == BPS_OK);
     for (bps_handle* handle : handles)
-      CHECK(end(handle, why) == BPS_OK);
+      CHECK(wait_and_free(handle, why) == BPS_OK);
     CHECK(sum == std::vector<float>(count, 6));
   }
 }
@@ -100,7 +94,7 @@ TEST_CASE("c api: ranks that pass different lengths hear both, and the name can 
   bps_handle* const first = job.a.push_pull(tensor, a, a);
   bps_handle* const second = job.b.push_pull(tensor, b, b);
   for (bps_handle* handle : {first, second}) {
-    CHECK(end(handle, why) == BPS_CONFIGURATION);
+    CHECK(wait_and_free(handle, why) == BPS_CONFIGURATION);
     CHECK_THAT(why.message(), Contains("rank 0 calls sum of 10") &&
                                   Contains("rank 1 calls sum of " + std::to_string(other)));
   }
@@ -113,8 +107,8 @@ TEST_CASE("c api: ranks that pass different lengths hear both, and the name can 
   CHECK(job.b.declare("w", kElements) == again);
   bps_handle* const third = job.a.push_pull(again, a, a);
   b.assign(10, 2);
-  CHECK(end(job.b.push_pull(again, b, b), why) == BPS_OK);
-  CHECK(end(third, why) == BPS_OK);
+  CHECK(wait_and_free(job.b.push_pull(again, b, b), why) == BPS_OK);
+  CHECK(wait_and_free(third, why) == BPS_OK);
   CHECK(a == b);
 }
 

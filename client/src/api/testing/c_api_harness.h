@@ -35,6 +35,13 @@ inline void set(bps_options& options, const char* name, const char* value) {
   REQUIRE(status == BPS_OK);
 }
 
+// How the operation ended. Its handle is gone then.
+inline bps_status wait_and_free(bps_handle* handle, Refusal& why) {
+  const bps_status status = bps_wait(handle, kSoon, why);
+  bps_handle_free(handle);
+  return status;
+}
+
 class OpenClient {
  public:
   explicit OpenClient(bps_client* client) : client_(client) {}
