@@ -41,7 +41,7 @@ Status check_call(const Request& request, const TensorShape& tensor, LocalGroupi
   const auto refuse = [&](const char* why) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("buffer '{}' has {} of the {} elements of tensor '{}', and {}", what,
-                                  bytes / width, tensor.elements, tensor.name, why),
+                                  elements, tensor.elements, tensor.name, why),
                       "pass exactly the size that was declared");
   };
   if (tensor.is_async) return refuse("the tensor is asynchronous");

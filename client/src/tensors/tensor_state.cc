@@ -65,7 +65,7 @@ Status TensorState::begin(Request&& request) {
   BPS_ASSERT(!is_in_group || has_joined());
   if (is_in_group && request.view && !memory_.make_library()) return no_memory();
   request_ = std::move(request);
-  if (request_.bytes(shape_) != bytes_) cut(request_.bytes(shape_));
+  cut(request_.bytes(shape_));
   under_way_ = true;
   tally_.begin(partitions_.size());
   error_.reset();
@@ -88,6 +88,7 @@ Status TensorState::begin(Request&& request) {
 
 // Partitions behind the end of a call take part in it without payload.
 void TensorState::cut(std::uint64_t bytes) {
+  if (bytes == bytes_) return;
   bytes_ = bytes;
   for (Partition& partition : partitions_) {
     const std::uint64_t begin = std::min(partitioner_.offset(partition.index), bytes);
