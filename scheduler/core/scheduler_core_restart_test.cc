@@ -132,6 +132,59 @@ TEST_CASE("restart: servers that are new to a run that had shrunk hear of its ge
   }
 }
 
+TEST_CASE("restart: a worker that is gone with all servers that knew it is lost") {
+  const WorkerLoss loss = GENERATE(WorkerLoss::fail, WorkerLoss::shrink);
+  CAPTURE(loss);
+  CoreHarness old;
+  const PeerId server = old.server("cpu-1");
+  Memories past(old, "j", 4, 1, loss);
+  past.learn(old, {server});
+  CoreHarness h(2, later());
+  const PeerId fresh = h.server("cpu-2");
+  const PeerId w0 = past.workers[0].come_back(h);
+  const PeerId w2 = past.workers[2].come_back(h);
+  const PeerId w3 = past.workers[3].come_back(h);
+  h.run(seconds(8));
+  if (loss == WorkerLoss::fail) {
+    CHECK(h.last<JobFailed>(w0).error.code == ErrorCode::peer_lost);
+    CHECK_THAT(h.last<JobFailed>(w0).error.message, Catch::Contains("rank 1"));
+    return;
+  }
+  REQUIRE(h.got<OpenJob>(fresh).size() == 1);
+  CHECK(h.last<OpenJob>(fresh).generation == Generation{2});
+  CHECK(h.last<OpenJob>(fresh).members.size() == 3);
+  for (const PeerId worker : {w0, w2, w3}) {
+    CHECK(h.got<JobFailed>(worker).empty());
+    REQUIRE(h.got<Shrunk>(worker).size() == 1);
+    CHECK(h.last<Shrunk>(worker).workers == 3);
+    CHECK(h.last<Shrunk>(worker).generation > h.last<OpenJob>(fresh).generation);
+  }
+  h.kill(w3);
+  CHECK(h.last<Shrunk>(w0).workers == 2);
+}
+
+TEST_CASE("restart: workers hear of a loss that only servers had heard of") {
+  CoreHarness old;
+  const PeerId server = old.server("cpu-1");
+  Memories past(old, "j", 3, 1, WorkerLoss::shrink);
+  past.learn(old, {server});
+  const std::vector<WorkerMemory> before = past.workers;
+  old.kill(past.worker_peers[2]);
+  past.learn(old, {server});
+  const bool one_has_heard = GENERATE(true, false);
+  CAPTURE(one_has_heard);
+  CoreHarness h(2, later());
+  past.servers.back().come_back(h);
+  const PeerId w0 = (one_has_heard ? past.workers : before)[0].come_back(h);
+  const PeerId w1 = before[1].come_back(h);
+  h.run(seconds(8));
+  for (const PeerId worker : {w0, w1}) {
+    CHECK(h.got<JobFailed>(worker).empty());
+    REQUIRE(h.got<Shrunk>(worker).size() == 1);
+    CHECK(h.last<Shrunk>(worker).workers == 2);
+  }
+}
+
 TEST_CASE("restart: what a job's workers say of servers ends no other job") {
   CoreHarness old;
   const PeerId server = old.server();

@@ -330,6 +330,7 @@ void Job::go_on() {
   for (auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && !worker.gone) departures_.begin(rank, tensors_.catalog().has_async());
   }
+  if (!known.unknown.empty()) losses_.add_unknown(std::move(known.unknown));
   for (const auto& [rank, how] : known.dead_workers)
     worker_died(rank, how);
 }

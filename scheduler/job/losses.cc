@@ -26,6 +26,13 @@ void Losses::add(Rank rank, const std::string& reason) {
   if (lost.size() == kMostNamed + 1) added_->reason += "; and others with them";
 }
 
+void Losses::add_unknown(std::vector<Rank> ranks) {
+  generation_ = generation_.next();
+  const auto left = static_cast<std::uint32_t>(run_.membership.workers().size());
+  std::string reason = reason_of(ranks);
+  added_ = Shrunk{0, run_.id, generation_, std::move(ranks), left, std::move(reason)};
+}
+
 void Losses::tell(const std::set<ServerId>& servers) {
   if (!added_) return;
   Loss& loss = losses_.emplace_back();
@@ -45,6 +52,11 @@ bool Losses::acked(std::uint64_t request) {
                                  [&](Loss& loss) { return loss.waiting.erase(request) != 0; });
   if (known) tell_workers();
   return known;
+}
+
+std::string Losses::reason_of(const std::vector<Rank>& lost) const {
+  return fmt::format("{} of job {} {} lost before the scheduler was started again", ranks_text(lost),
+                     run_.name(), lost.size() == 1 ? "was" : "were");
 }
 
 // Who it was is in the reason, as far as that is for people.
@@ -76,9 +88,9 @@ std::vector<std::uint64_t> Losses::catch_up(ServerId server, const OpenJob& know
     lost.push_back(missing.front());
   if (lost.empty()) return {};
   const auto left = static_cast<std::uint32_t>(run_.membership.workers().size());
-  const std::string reason = fmt::format("{} of job {} {} lost before the scheduler was started again",
-                                         ranks_text(lost), run_.name(), lost.size() == 1 ? "was" : "were");
-  return {run_.servers.ask(server, Shrunk{0, run_.id, first_generation_, std::move(lost), left, reason})};
+  std::string reason = reason_of(lost);
+  return {run_.servers.ask(server,
+                           Shrunk{0, run_.id, first_generation_, std::move(lost), left, std::move(reason)})};
 }
 
 }  // namespace bps

@@ -31,6 +31,9 @@ class Losses {
 
   // One more is lost, with all others until tell().
   void add(Rank rank, const std::string& reason);
+  // Likewise, before any other one: those of a run that began before this scheduler did, of which nobody says
+  // when they were lost. They are no members here.
+  void add_unknown(std::vector<Rank> ranks);
   // `servers` are told of those that were added, and when they have confirmed, the workers.
   void tell(const std::set<ServerId>& servers);
   // All that servers were told so far, to one that is new to the run.
@@ -50,6 +53,7 @@ class Losses {
     std::set<std::uint64_t> waiting;  // requests to servers
   };
 
+  std::string reason_of(const std::vector<Rank>& lost) const;
   static Shrunk for_workers(Shrunk message);
   void tell_workers();
 

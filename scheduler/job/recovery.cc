@@ -157,7 +157,8 @@ Status Recovery::note_losses() {
     // It has heard of a loss that no server knows.
     if (report.start->workers < members) return contradiction(run_.membership.name_of(rank));
   }
-  losses_.restore(generation);
+  if (Status status = note_unknown(); !status) return status;
+  losses_.restore(reports_.unknown.empty() ? generation : generation.next());
   std::vector<Rank> lost;
   for (const auto& [rank, worker] : run_.membership.workers()) {
     if (!worker.left && lists[rank] < servers) lost.push_back(rank);
@@ -174,6 +175,33 @@ Status Recovery::note_losses() {
     run_.membership.remove(rank);
   }
   return {};
+}
+
+// As many as were there by what a worker says.
+std::size_t Recovery::most_members() const {
+  std::size_t members = 0;
+  for (const auto& [rank, report] : reports_.workers) {
+    if (report.started()) members = std::max<std::size_t>(members, report.start->workers);
+  }
+  return members;
+}
+
+// More than anybody can name now: servers have heard of a loss, and not all workers; or no server is left
+// that knew the run. With ranks that sum on their hosts it is not known then who is lost with them.
+Status Recovery::note_unknown() {
+  if (most_members() <= run_.membership.workers().size()) return {};
+  reports_.unknown = run_.membership.missing();
+  const HelloWorker& settings = run_.membership.settings();
+  const bool shrinks = settings.worker_loss == WorkerLoss::shrink;
+  const bool sums_alone = settings.local_group == LocalGrouping::off;
+  if (shrinks && (sums_alone || !reports_.servers.empty())) return {};
+  return make_error(
+      ErrorCode::peer_lost,
+      fmt::format("{} of job {} {} not come back since the scheduler was started again, and no "
+                  "server is there that knew {}",
+                  ranks_text(reports_.unknown), run_.name(), reports_.unknown.size() == 1 ? "has" : "have",
+                  reports_.unknown.size() == 1 ? "it" : "them"),
+      kRestartAdvice);
 }
 
 // By what any worker says.
@@ -212,11 +240,8 @@ Status Recovery::check_majority() const {
   std::size_t nodes = servers.size();
   std::size_t back = servers_back.size();
   // Without servers nobody says who the others are.
-  std::size_t members = run_.membership.workers().size();
-  for (const auto& [rank, report] : reports_.workers) {
-    if (report.started()) members = std::max<std::size_t>(members, report.start->workers);
-  }
-  nodes += members - run_.membership.workers().size();
+  const std::size_t known = run_.membership.workers().size();
+  nodes += std::max(most_members(), known) - known;
   for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.gone) continue;
     ++nodes;

@@ -32,6 +32,7 @@ class Recovery {
     std::map<ServerId, RunReport> servers;
     std::map<Rank, std::string> dead_workers;  // how
     std::vector<std::pair<ServerRecord, std::string>> dead_servers;
+    std::vector<Rank> unknown;    // not there, and nobody says how it came to that
     bool has_started = false;     // as far as anybody has said, also if he is gone
     std::size_t known_lanes = 0;  // to workers
 
@@ -76,6 +77,8 @@ class Recovery {
 
  private:
   void note_absent();
+  std::size_t most_members() const;
+  Status note_unknown();
   std::optional<Rank> find_missed() const;
   bool is_missed(Rank rank) const;
   bool awaits_server(const LaneTarget& lane, TimePoint now) const;

@@ -335,6 +335,8 @@ void Cluster::lose(const FaultPlan& fault, SimNode& node) {
       const SimWorker::State state = job.lost->state();
       if (state == SimWorker::State::closing || state == SimWorker::State::finished)
         job.fate = Fate::exact_or_error;
+      // Who has not heard its welcome joins anew, and the run may have started with who it was.
+      if (state == SimWorker::State::joining) job.fate = Fate::any;
     } else if (fault.target == FaultPlan::Target::server) {
       servers_[fault.index].faulty = true;
     }

@@ -112,8 +112,8 @@ constexpr std::array kScenarios{
     Named{"drops",
           [](Maker& m) {
             m.drop(m.job(1, 5));
-            if (m.random().one_in(3)) m.healing_faults(4);
             if (m.random().one_in(4)) m.make_async(m.job(2, 3));
+            if (m.random().one_in(3)) m.healing_faults(4);
           }},
     Named{"drops_replaced",
           [](Maker& m) {
