@@ -108,4 +108,10 @@ inline std::string to_string(const RoundCall& call) {
   return operation;
 }
 
+// "number 17: average of 4913 f32"
+inline std::string call_text(std::uint64_t number, const RoundCall& call, DType dtype, std::uint64_t count) {
+  return "number " + std::to_string(number) + ": " + to_string(call) + " of " + std::to_string(count) + " " +
+         std::string(name_of(dtype));
+}
+
 }  // namespace bps

@@ -7,8 +7,8 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 14;        // the highest that this program speaks
-inline constexpr std::uint16_t kLowestProtocolVersion = 14;  // and the lowest
+inline constexpr std::uint16_t kProtocolVersion = 15;        // the highest that this program speaks
+inline constexpr std::uint16_t kLowestProtocolVersion = 15;  // and the lowest
 // Since this version, the hello of any version can be read.
 inline constexpr std::uint16_t kFirstFrozenVersion = 9;
 inline constexpr std::uint32_t kMaxFeatures = 32;    // named by a hello or its answer
@@ -45,6 +45,7 @@ inline constexpr std::size_t kMaxLaneQueuedBytes = 1024 * 1024;           // unr
 inline constexpr std::size_t kMaxLaneQueuedBytesPerPartition = 8 * 1024;  // ... for each partition of the job
 inline constexpr std::uint32_t kMaxMissingNamed = 64;                     // ranks named in a JoinProgress
 inline constexpr std::uint32_t kMaxPartitionsPerResume = 256;             // longer lists are sent in pieces
+inline constexpr std::uint32_t kMaxOpenCallsNamed = 256;                  // in one OpenCalls
 inline constexpr std::uint32_t kMaxWaitsNamed = 64;                       // in one Waits, OpenRounds, Drained
 inline constexpr std::uint32_t kMaxJobsListed = 1024;                     // in one ClusterState
 inline constexpr std::uint32_t kMaxGoneServersListed = 8;                 // likewise

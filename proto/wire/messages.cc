@@ -27,7 +27,7 @@ const char* name_of(const Message& message) {
       "Proof",        "Attached",    "Shrunk",       "HelloAdmin",   "AskOpenRounds", "OpenRounds",
       "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",         "Drained",
       "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch",   "EndCluster",    "ClusterEnded",
-      "Stored"};
+      "Stored",       "OpenCalls"};
   return kNames[message.index()];
 }
 

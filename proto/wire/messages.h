@@ -353,6 +353,10 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   bool rendezvous = false;   // without payload: the contribution is there, and waits to be asked for
   Error error = {};  // not ok: the ranks of this host disagree, and the round fails with it; no payload
   Scale scale = {};  // of a reduction of floats
+  // Of a call without a name (decision 0039): its number in its group, from 1 on, and the elements of all its
+  // pieces. 0: of a tensor that a program has declared.
+  std::uint64_t number = 0;
+  std::uint64_t whole = 0;
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 
@@ -556,7 +560,7 @@ using AnyMessage =
                  RoundFailed, TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled,
                  Challenge, Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits,
                  AskCluster, ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch,
-                 EndCluster, ClusterEnded, Stored>;
+                 EndCluster, ClusterEnded, Stored, OpenCalls>;
 inline constexpr std::size_t kMessageCount = std::variant_size_v<AnyMessage>;
 
 // A variant whose copies, moves, comparison and end are compiled once, in messages.cc: inline, each file that

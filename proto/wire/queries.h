@@ -1,5 +1,6 @@
-// Messages that ask who waits for whom, and what there is; part of messages.h. A waiting worker and bpsctl
-// ask the scheduler, the scheduler asks the servers of the job. Every query has a number and one answer.
+// Messages that say and ask who waits for whom, and what there is; part of messages.h. A waiting worker and
+// bpsctl ask the scheduler, the scheduler asks the servers of the job. Every query has a number and one
+// answer.
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
+#include "proto/base/round_call.h"
 #include "proto/wire/capabilities.h"
 
 namespace bps {
@@ -23,6 +25,26 @@ struct HelloAdmin {
   std::optional<std::array<std::byte, 32>> nonce = {};
   Capabilities capabilities = {};
   friend bool operator==(const HelloAdmin&, const HelloAdmin&) = default;
+};
+
+// ---- calls without names that are open at a worker ----
+
+struct OpenCall {
+  std::uint64_t number = 0;
+  RoundCall call;
+  DType dtype = DType::f32;
+  std::uint64_t count = 0;  // elements, in all pieces
+  friend bool operator==(const OpenCall&, const OpenCall&) = default;
+};
+
+// worker -> scheduler: calls without names that are under way here, the lowest number first. Said when the
+// lowest has been under way for a second and these were not said yet, and before TensorFailed of the group.
+// If two ranks say another call of one number they have parted ways, and the group fails on all.
+struct OpenCalls {
+  JobRun job_run;
+  TensorId group;  // the tensor that stands for it
+  std::vector<OpenCall> calls;
+  friend bool operator==(const OpenCalls&, const OpenCalls&) = default;
 };
 
 // ---- rounds that are open at a server ----

@@ -189,6 +189,8 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, const Node& node, Messag
     status = job.declare(node.rank, *declare);
   } else if (const auto* failed = std::get_if<TensorFailed>(&message)) {
     status = job.tensor_failed(node.rank, *failed);
+  } else if (const auto* open = std::get_if<OpenCalls>(&message)) {
+    status = job.open_calls(node.rank, *open);
   } else if (const auto* drop = std::get_if<DropTensors>(&message)) {
     status = job.drop_tensors(node.rank, *drop);
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {

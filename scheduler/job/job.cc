@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/base/call_names.h"
 #include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
 #include "scheduler/handoff/link_blame.h"
@@ -40,6 +41,10 @@ void Job::tick(TimePoint now) {
   if (ended()) return;
   waits_.tick(now);
   losses_.tell(servers_.used());
+  if (run_.phase == Phase::running) {
+    for (const CallComparison::Failed& failed : calls_.take_failed())
+      (void)fail_tensor(failed.rank, failed.group, failed.error);
+  }
   judge_links(now);
   if (!links_.any_cut()) maybe_start();  // a drain may have waited for the judgement
   if (run_.phase != Phase::gathering && run_.phase != Phase::opening) return;
@@ -142,9 +147,35 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (ended()) return {};
   if (run_.phase != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
-  Status status = tensors_.table().failed_at(rank, failed.tensor, failed.error);
+  const TensorCatalog& catalog = tensors_.catalog();
+  const bool is_of_group = catalog.has(failed.tensor) &&
+                           catalog[failed.tensor].state == TensorCatalog::State::ready &&
+                           is_group(catalog[failed.tensor].declaration.name);
+  if (is_of_group && failed.error.code == ErrorCode::configuration) {
+    (void)calls_.note_failed(rank, failed.tensor, failed.error);
+    return {};
+  }
+  return fail_tensor(rank, failed.tensor, failed.error);
+}
+
+Status Job::fail_tensor(Rank rank, TensorId tensor, const Error& error) {
+  Status status = tensors_.table().failed_at(rank, tensor, error);
   handoff_.send_tensors();
   return status;
+}
+
+Status Job::open_calls(Rank rank, const OpenCalls& open) {
+  if (ended()) return {};
+  if (run_.phase != Phase::running || open.job_run != run_.id)
+    return make_error(ErrorCode::protocol, "OpenCalls of a run that has not started");
+  const TensorCatalog& catalog = tensors_.catalog();
+  // It has failed already, or is being declared by others only.
+  if (!catalog.has(open.group) || catalog[open.group].state != TensorCatalog::State::ready) return {};
+  const TensorCatalog::Tensor& group = catalog[open.group];
+  if (!is_group(group.declaration.name) || !catalog.has_declared(open.group, rank))
+    return make_error(ErrorCode::protocol, "OpenCalls of what is no group of this rank");
+  const auto differ = calls_.add(rank, open, catalog);
+  return differ ? fail_tensor(rank, open.group, *differ) : Status();
 }
 
 Status Job::drop_tensors(Rank rank, const DropTensors& drop) {

@@ -48,6 +48,7 @@
 #include "scheduler/job/run.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
+#include "scheduler/tensors/call_comparison.h"
 #include "scheduler/tensors/tensor_catalog.h"
 #include "scheduler/tensors/tensor_relay.h"
 
@@ -106,6 +107,7 @@ class Job {
   Status settled(Rank rank, std::uint64_t call) { return departures_.settled(rank, call); }
   Status declare(Rank rank, const Declare& declare);
   Status tensor_failed(Rank rank, const TensorFailed& failed);
+  Status open_calls(Rank rank, const OpenCalls& open);
   Status drop_tensors(Rank rank, const DropTensors& drop);
   Status barrier(Rank rank, std::uint64_t number);
   Status lane_lost(TimePoint now, Rank rank, const LaneLost& said);
@@ -134,6 +136,7 @@ class Job {
   void disown(const Error& error);
 
  private:
+  Status fail_tensor(Rank rank, TensorId tensor, const Error& error);
   void go_on();
 
   void judge_links(TimePoint now);
@@ -159,6 +162,7 @@ class Job {
   LinkJudge links_{run_};
   CatchUp catch_up_{run_, lanes_, tensors_, losses_};
   Handoff handoff_{run_, servers_, lanes_, tensors_, catch_up_, departures_, links_};
+  CallComparison calls_;
   Barriers barriers_;
   BarrierRelay barrier_relay_{run_, barriers_};
   Recovery recovery_{run_, servers_, lanes_, tensors_, losses_, barriers_};

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "proto/base/call_names.h"
+
 namespace bps {
 
 std::string RoundErrors::describe(Round round) const {
@@ -63,9 +65,11 @@ Error RoundErrors::order(std::uint32_t contributor, Round round, Round expected)
 
 Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& calls, std::uint32_t other,
                           const std::string& other_calls) const {
+  const std::string_view group = group_of(shape_.tensor);
+  const std::string where = group.empty() ? describe(round) : "group '" + std::string(group) + "'";
   return make_error(ErrorCode::configuration,
-                    describe(round) + ": " + describe_rank(one) + " calls " + calls + ", " +
-                        describe_rank(other) + " calls " + other_calls,
+                    where + ": " + describe_rank(one) + " calls " + calls + ", " + describe_rank(other) +
+                        " calls " + other_calls,
                     "call the same on all ranks, in the same order");
 }
 

@@ -19,6 +19,8 @@ Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   opener_ = contributor;
   call_ = header.call;
   count_ = header.count;
+  number_ = header.number;
+  whole_ = header.whole;
   scaled_by_ = kNobody;
   bad_scales_.clear();
   if (parted_.code == ErrorCode::ok && !any_left_) return {};
@@ -64,9 +66,21 @@ Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
   return {};
 }
 
+// Calls without names that differ may meet in one slot with headers that are equal else.
+Status RoundTerms::agree_on_number(std::uint32_t contributor, const PushPull& header) const {
+  if (header.number == number_ && header.whole == whole_ && (number_ == 0 || header.call == call_)) return {};
+  const auto text = [&](std::uint64_t number, const RoundCall& call, std::uint64_t whole) {
+    if (number == 0) return to_string(call) + " by name";
+    return call_text(number, call, shape_.dtype, whole);
+  };
+  return errors_.differ(header.round, opener_, text(number_, call_, whole_), contributor,
+                        text(header.number, header.call, header.whole));
+}
+
 Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) {
   const Round round = header.round;
   const RoundCall& call = header.call;
+  if (Status agreed = agree_on_number(contributor, header); !agreed) return agreed;
   if (header.dtype != shape_.dtype) return errors_.dtype(contributor, round, header.dtype);
   if (!is_defined(call.operation, shape_.dtype)) return errors_.type(contributor, round, call.operation);
   if (call.is_of_parts() && shape_.owners.empty()) return errors_.no_parts(contributor, round, call);

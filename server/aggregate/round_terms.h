@@ -51,6 +51,7 @@ class RoundTerms {
   Error out_of_turn(std::uint32_t contributor, Round round, Round open) const;
 
  private:
+  Status agree_on_number(std::uint32_t contributor, const PushPull& header) const;
   Status check_scale(std::uint32_t contributor, const PushPull& header);
   // By itself.
   Status may_use(std::uint32_t contributor, const PushPull& header) const;
@@ -62,7 +63,9 @@ class RoundTerms {
   const RoundErrors& errors_;
   std::uint32_t opener_ = 0;
   RoundCall call_;
-  std::uint64_t count_ = 0;  // elements of the call
+  std::uint64_t count_ = 0;   // elements of the call
+  std::uint64_t number_ = 0;  // of a call without a name, and the elements of all its pieces
+  std::uint64_t whole_ = 0;
   // Of the first contributor whose scale can be used; kNobody: none has come.
   std::uint32_t scaled_by_ = kNobody;
   double postscale_ = 1;

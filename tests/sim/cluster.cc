@@ -422,7 +422,7 @@ void Cluster::check_fate(SimJob& job) {
 void Cluster::check_logs() {
   const bool deadly = scenario_.detection > Duration(0);
   const bool quarrel = std::any_of(scenario_.jobs.begin(), scenario_.jobs.end(), [](const JobPlan& job) {
-    return job.quarrel.kind != QuarrelPlan::Kind::none;
+    return job.quarrel.kind != QuarrelPlan::Kind::none || job.calls.odd;
   });
   // What no fault explains, but a server or worker that was told something wrong.
   constexpr std::string_view kNever[] = {"contradict", "declared twice", "out of place", "which is not open"};

@@ -109,6 +109,27 @@ constexpr std::array kScenarios{
             JobPlan& job = m.job(2, 5);
             m.quarrel(job);
           }},
+    Named{"calls",
+          [](Maker& m) {
+            m.make_calls(m.loose_job(1, 6));
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(2)) m.healing_faults(4);
+          }},
+    Named{"calls_replaced",
+          [](Maker& m) {
+            m.majority_job(3);
+            m.make_calls(m.scenario().jobs.front());
+            m.replace_servers(2);
+            if (m.random().one_in(2)) m.restart_scheduler(2);
+            if (m.random().one_in(2)) m.cut_lanes(1, 4);
+          }},
+    Named{"calls_part",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(2, 6);
+            m.make_calls(job);
+            if (m.random().one_in(3)) m.healing_faults(3);
+            m.part_ways(job);
+          }},
     Named{"drops",
           [](Maker& m) {
             m.drop(m.job(1, 5));

@@ -161,6 +161,32 @@ void ScenarioMaker::quarrel(JobPlan& job) {
     server.memory_max = 32ull * 1024 * 1024;
 }
 
+void ScenarioMaker::make_calls(JobPlan& job, std::uint64_t most) {
+  job.calls.count = random_.between<std::uint64_t>(1, most);
+  job.calls.groups.resize(random_.between<std::size_t>(1, 4));
+  for (std::size_t g = 1; g < job.calls.groups.size(); ++g) {
+    std::vector<Rank> ranks;
+    for (std::uint32_t r = 0; r < job.world_size(); ++r)
+      ranks.emplace_back(r);
+    random_.shuffle(ranks);
+    ranks.resize(random_.between<std::size_t>(1, ranks.size()));
+    // All in their order are those of the job.
+    job.calls.groups[g] = RankList::shortest(std::move(ranks), job.world_size());
+  }
+}
+
+void ScenarioMaker::part_ways(JobPlan& job) {
+  CallsPlan::Odd odd;
+  for (std::size_t g = 0; g < job.calls.groups.size(); ++g)
+    if (job.calls.groups[g].size() != 1 && random_.one_in(2)) odd.group = g;
+  const std::vector<Rank>& ranks = job.calls.groups[odd.group];
+  odd.rank = ranks.empty() ? Rank{random_.between(0u, job.world_size() - 1)} : random_.pick(ranks);
+  odd.number = random_.between<std::uint64_t>(1, job.calls.count);
+  odd.skips = random_.one_in(2);
+  odd.is_named = scenario_.faults.empty();
+  job.calls.odd = odd;
+}
+
 void ScenarioMaker::drop(JobPlan& job) {
   job.drop_every = random_.between(1u, 3u);
   job.rounds += 3;

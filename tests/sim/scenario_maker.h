@@ -44,6 +44,10 @@ class ScenarioMaker {
   void give_gpus(JobPlan& job);
   // One of its ranks disagrees with the others, who have room for a tensor too many.
   void quarrel(JobPlan& job);
+  // Its ranks make calls without names, too, on all of them and on a few groups.
+  void make_calls(JobPlan& job, std::uint64_t most = 60);
+  // One of them makes another call than the others.
+  void part_ways(JobPlan& job);
   // Its tensors are dropped and declared again while it runs.
   void drop(JobPlan& job);
 

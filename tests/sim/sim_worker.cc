@@ -239,9 +239,32 @@ void SimWorker::renew(std::size_t tensor) {
   declare(std::vector<std::size_t>{tensor});
 }
 
+void SimWorker::make_calls() {
+  if (job_.plan.calls.count == 0) return;
+  const auto begin = [this](GroupRequest&& request, Request::Done done) -> Status {
+    if (state_ != State::running) return make_error(ErrorCode::closed, "it closes");
+    request.request.done = once<Result<std::uint32_t>>(std::move(done));
+    calling_ = true;
+    const Status begun = engine_->begin_call(std::move(request));
+    calling_ = false;
+    if (!begun) --callbacks_due_;
+    return begun;
+  };
+  calls_ = std::make_unique<SimCalls>(
+      SimCalls::Worker{node_.loop(), *engine_, job_.plan, rank_, plan_.in_place, plan_.think, begin,
+                       [this](const Error& error) { give_up(error); },
+                       [this](const std::string& what) { fail(what); },
+                       [this] {
+                         if (closes_after_calls_) close_later();
+                       }},
+      random_.next());
+  calls_->start();
+}
+
 void SimWorker::train() {
   if (state_ != State::declaring) return;
   state_ = State::running;
+  make_calls();
   if (!job_.plan.free_running) return begin_iteration();
   unfinished_ = shared_.size();
   for (const std::size_t t : shared_) {
@@ -547,6 +570,8 @@ void SimWorker::give_up(const Error& error) {
 }
 
 void SimWorker::close_later() {
+  closes_after_calls_ = true;
+  if (calls_ != nullptr && !calls_->is_over()) return;
   if (plan_.close_after == Duration(0)) return close();
   node_.loop().after(plan_.close_after, [this] { close(); });
 }

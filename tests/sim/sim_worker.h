@@ -28,6 +28,7 @@
 #include "tests/sim/report.h"
 #include "tests/sim/round_memory.h"
 #include "tests/sim/shrunk_answers.h"
+#include "tests/sim/sim_calls.h"
 #include "tests/sim/workload.h"
 
 namespace bps::sim {
@@ -108,6 +109,7 @@ class SimWorker {
   void check_quarrel(const Error& error);
   bool is_quarrel(std::size_t tensor, std::uint64_t round) const;
   void on_round_over(std::size_t tensor);
+  void make_calls();
   void train();
   void begin_iteration();
   void begin_next();
@@ -139,6 +141,8 @@ class SimWorker {
   State state_ = State::idle;
   std::unique_ptr<FakeHost> gpu_;
   std::unique_ptr<ClientEngine> engine_;
+  std::unique_ptr<SimCalls> calls_;
+  bool closes_after_calls_ = false;
   std::vector<TensorRun> tensors_;
   std::vector<std::size_t> shared_;  // of these, those that this rank shares
   std::vector<std::byte> quarrel_data_;

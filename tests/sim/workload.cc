@@ -296,4 +296,73 @@ std::string Expected::compare(std::size_t tensor, std::uint64_t round, std::size
   return wrong;
 }
 
+// ---- calls without names ----
+
+namespace {
+
+CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
+  Random random(job.seed ^ (group + 1) * 0x9e3779b97f4a7c15u ^ number * 0xbf58476d1ce4e5b9u);
+  constexpr DType kTypes[] = {DType::f32, DType::f64, DType::i32, DType::u8};
+  constexpr Operation kOperations[] = {Operation::sum, Operation::max, Operation::min};
+  const std::vector<Rank>& ranks = job.calls.groups[group];
+  const Rank root = ranks.empty() ? Rank{random.between(0u, job.world_size() - 1)} : random.pick(ranks);
+  CallPlan plan;
+  plan.dtype = kTypes[random.below(std::size(kTypes))];
+  const Operation operation = kOperations[random.below(std::size(kOperations))];
+  switch (random.below(6)) {
+    case 0: plan.call = RoundCall::broadcast(root); break;
+    case 1: plan.call = RoundCall::reduce(operation, root); break;
+    default: plan.call = operation; break;
+  }
+  switch (random.below(8)) {
+    case 0: plan.count = 0; break;
+    case 1: plan.count = random.between(1, 3); break;
+    case 2: plan.count = random.between(1, 8000); break;
+    default: plan.count = random.between(1, 600); break;
+  }
+  return plan;
+}
+
+}  // namespace
+
+CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, Rank rank) {
+  const auto& odd = job.calls.odd;
+  const bool is_odd = odd && odd->group == group && odd->rank == rank && number >= odd->number;
+  if (!is_odd) return planned(job, group, number);
+  if (odd->skips) return planned(job, group, number + 1);
+  CallPlan plan = planned(job, group, number);
+  if (number > odd->number) return plan;
+  switch (job.seed % 3) {
+    case 0: ++plan.count; break;
+    case 1: plan.dtype = plan.dtype == DType::f32 ? DType::f64 : DType::f32; break;
+    default: plan.call = plan.call == Operation::max ? Operation::min : Operation::max; break;
+  }
+  if (plan.call.is_copy()) ++plan.count;  // its type is of no interest
+  return plan;
+}
+
+bool is_odd_call(const JobPlan& job, std::uint64_t number) {
+  const CallsPlan::Odd& odd = *job.calls.odd;
+  const std::vector<Rank>& ranks = job.calls.groups[odd.group];
+  const auto is_other = [&](Rank rank) { return rank != odd.rank; };
+  Rank other{odd.rank.value == 0 ? 1u : 0u};
+  if (!ranks.empty()) other = *std::find_if(ranks.begin(), ranks.end(), is_other);
+  CallPlan one = call_plan(job, odd.group, number, odd.rank);
+  CallPlan two = call_plan(job, odd.group, number, other);
+  // A copy is of bytes.
+  for (CallPlan* const plan : {&one, &two}) {
+    if (!plan->call.is_copy()) continue;
+    plan->count *= size_of(plan->dtype);
+    plan->dtype = DType::u8;
+  }
+  return one != two;
+}
+
+std::uint64_t first_odd_call(const JobPlan& job) {
+  std::uint64_t number = job.calls.odd->number;
+  while (number <= job.calls.count && !is_odd_call(job, number))
+    ++number;
+  return number;
+}
+
 }  // namespace bps::sim

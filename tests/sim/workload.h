@@ -81,6 +81,28 @@ struct QuarrelPlan {
 inline constexpr std::uint64_t kQuarrelElements = 1000;  // one rank says one more
 inline constexpr std::uint64_t kTooManyElements = 32 * 1024 * 1024;
 
+// Calls without names, on each of these groups.
+struct CallsPlan {
+  std::vector<std::vector<Rank>> groups;  // empty ranks: all of the job, which is the first one
+  std::uint64_t count = 0;                // on each
+  // One rank makes another call from this number on, or leaves one out.
+  struct Odd {
+    std::size_t group = 0;
+    Rank rank;
+    std::uint64_t number = 0;
+    bool skips = false;
+    bool is_named = false;  // no fault hides which call differs first
+  };
+  std::optional<Odd> odd;
+};
+
+struct CallPlan {
+  RoundCall call;
+  DType dtype = DType::f32;
+  std::uint64_t count = 0;
+  friend bool operator==(const CallPlan&, const CallPlan&) = default;
+};
+
 struct JobPlan {
   Duration scheduler_grace{0};
   std::uint64_t seed = 1;
@@ -102,6 +124,7 @@ struct JobPlan {
   bool unequal_sums = false;  // see HelloWorker
   bool sums_on_hosts = false;
   bool reduces = false;  // has rounds of the kinds reduce, reduce_scatter and all_gather
+  CallsPlan calls;
   std::vector<TensorPlan> tensors;
   std::vector<WorkerPlan> workers;
 
@@ -135,6 +158,13 @@ std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std:
 std::vector<std::byte> expected_copy(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std::uint64_t round,
                                     const std::vector<std::vector<std::uint32_t>>& contributors);
+
+// Numbers from 1 on. As this rank makes it.
+CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, Rank rank);
+// In the group with an odd rank: that one's call differs from the others'.
+bool is_odd_call(const JobPlan& job, std::uint64_t number);
+// The first of these; past all calls: none differs.
+std::uint64_t first_odd_call(const JobPlan& job);
 
 // ---- asynchronous tensors: every delta adds 1 in the digit of its rank, so a value tells whose deltas it
 // holds ----

@@ -276,6 +276,38 @@ typedef struct bps_handle bps_handle; /* one operation, or drop */
  * been released, it has been dropped, or this client has not declared it. Allowed inside a callback. */
 BPS_API bps_status bps_drop(bps_client* client, bps_tensor tensor, bps_handle** handle, bps_error* error);
 
+/* ---- groups ---- */
+
+/* A list of ranks that call on it without declaring tensors: see "calls on groups" below. */
+typedef uint32_t bps_group;
+#define BPS_WORLD ((bps_group)0) /* all ranks of the job, in rank order; it is always there */
+
+typedef struct bps_group_spec {
+  size_t struct_size; /* set by BPS_GROUP_SPEC_INIT */
+  const char* name;   /* at most 470 bytes, without control characters; the same on all its ranks */
+  /* In the order in which their contributions are added. This rank is one of them, no rank is there twice.
+   * NULL: all ranks of the job. */
+  const int32_t* ranks;
+  size_t rank_count;
+  int32_t priority; /* of its calls, as bps_tensor_spec.priority */
+} bps_group_spec;
+
+#define BPS_GROUP_SPEC_INIT \
+  { sizeof(bps_group_spec), NULL, NULL, 0, BPS_PRIORITY_DEFAULT }
+
+/* Makes a group, and returns at once, without a word to others. Only its ranks declare it, each before its
+ * first call. If they give one name different lists of ranks, it fails on all of them, at the latest with
+ * their calls. Groups without a common rank may use the same names. BPS_INVALID_ARGUMENT: the name is in use
+ * here, this rank is not in the list, or the ranks of a host sum first (local-group). Any thread, also inside
+ * a callback. */
+BPS_API bps_status bps_declare_group(bps_client* client, const bps_group_spec* spec, bps_group* group,
+                                     bps_error* error);
+
+/* Ends a group for this rank: it makes no later calls on it. Calls under way go on. The handle is done when
+ * all its ranks have dropped it, or are gone, and the servers have freed its memory; otherwise as bps_drop.
+ * The name may be used again at once. BPS_WORLD cannot be dropped. */
+BPS_API bps_status bps_drop_group(bps_client* client, bps_group group, bps_handle** handle, bps_error* error);
+
 /* ---- memory ---- */
 
 /* Memory that every transport moves without a copy: the fastest for operations, which take any memory.
@@ -397,6 +429,34 @@ BPS_API bps_status bps_reduce_scatter(bps_client* client, bps_tensor tensor, con
  * fails, `out` may be half written. Otherwise as bps_reduce_scatter. */
 BPS_API bps_status bps_all_gather(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                                   const bps_buffer* out, bps_handle** handle, bps_error* error);
+
+/* ---- calls on groups ----
+ *
+ * The same exchanges, of buffers that nobody has declared and of any length, also none. Each returns at once;
+ * a rank may have any number under way. All ranks of the group make the same calls on it, in the same order:
+ * the n-th of one rank meets the n-th of the others. If two differ, in kind, type, length, operation, or
+ * root, the group fails for good on all its ranks, at the latest 2 s after each of them has made its own and
+ * all calls before are over. BPS_CONFIGURATION then names the number of the call, and what ranks have called.
+ * bps_drop_group tells how to get the group back; BPS_WORLD stays failed. A rank that is slow fails nothing:
+ * bps_wait names it when it expires. Calls that fail otherwise, because a root is lost, fail alone.
+ *
+ * The first calls of a size wait a round trip to the scheduler, which gives them memory on the servers. That
+ * is kept for later ones until the group is dropped. Buffers are the host's; `in` and `out` are the same
+ * memory or apart. If a call fails, `out` may be half written. */
+
+/* As bps_push_pull; `out` is not NULL. */
+BPS_API bps_status bps_group_push_pull(bps_client* client, bps_group group, bps_dtype dtype,
+                                       const bps_buffer* in, const bps_buffer* out, bps_reduce_op operation,
+                                       bps_handle** handle, bps_error* error);
+
+/* As bps_broadcast, of bytes: whatever type they have. `root` is a rank of the job. */
+BPS_API bps_status bps_group_broadcast(bps_client* client, bps_group group, const bps_buffer* buffer,
+                                       int32_t root, bps_handle** handle, bps_error* error);
+
+/* As bps_reduce. */
+BPS_API bps_status bps_group_reduce(bps_client* client, bps_group group, bps_dtype dtype,
+                                    const bps_buffer* in, const bps_buffer* out, bps_reduce_op operation,
+                                    int32_t root, bps_handle** handle, bps_error* error);
 
 /* *done = 1 if the operation has ended, with success or not, and its callbacks have run. Inside a callback:
  * if it has ended. */

@@ -12,6 +12,7 @@ from ._library import get as _get_library
 from ._memory import CudaMemory
 from .client import Client, Info, Scale, Stats, TensorSpec
 from .errors import Code, Error
+from .group import Group
 from .handle import Handle, Tensor
 from .kvstore import KVStore
 
@@ -23,5 +24,5 @@ def library_version() -> str:
     return str(_get_library().bps_version().decode())
 
 
-__all__ = ["Client", "Code", "CudaMemory", "DType", "Error", "Handle", "Info", "KVStore", "Op", "Scale", "Stats", "Tensor",
+__all__ = ["Client", "Code", "CudaMemory", "DType", "Error", "Group", "Handle", "Info", "KVStore", "Op", "Scale", "Stats", "Tensor",
            "TensorSpec", "library_version"]

@@ -117,6 +117,16 @@ class CTensorSpec(ctypes.Structure):
     ]
 
 
+class CGroupSpec(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("ranks", POINTER(c_int32)),
+        ("rank_count", c_size_t),
+        ("priority", c_int32),
+    ]
+
+
 class CScale(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -162,6 +172,8 @@ FUNCTIONS: List[_Signature] = [
     ("bps_get_client_info", c_int, [c_void_p, POINTER(CClientInfo)]),
     ("bps_declare", c_int, [c_void_p, POINTER(CTensorSpec), c_size_t, POINTER(c_uint32), c_int64, _error]),
     ("bps_drop", c_int, [c_void_p, c_uint32, POINTER(c_void_p), _error]),
+    ("bps_declare_group", c_int, [c_void_p, POINTER(CGroupSpec), POINTER(c_uint32), _error]),
+    ("bps_drop_group", c_int, [c_void_p, c_uint32, POINTER(c_void_p), _error]),
     ("bps_push_pull", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
     ("bps_reduce", c_int,
@@ -170,6 +182,11 @@ FUNCTIONS: List[_Signature] = [
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int, POINTER(c_void_p), _error]),
     ("bps_all_gather", c_int, [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_void_p), _error]),
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
+    ("bps_group_push_pull", c_int,
+     [c_void_p, c_uint32, c_int, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
+    ("bps_group_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
+    ("bps_group_reduce", c_int,
+     [c_void_p, c_uint32, c_int, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int32, POINTER(c_void_p), _error]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),
     ("bps_wait", c_int, [c_void_p, c_int64, _error]),
     ("bps_handle_wait_stream", c_int, [c_void_p, c_void_p, _error]),

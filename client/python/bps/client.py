@@ -14,6 +14,7 @@ from ._abi import DType, Op
 from ._interrupt import call_interruptibly
 from ._memory import Memory, memory_of
 from .errors import Code, Error, invalid
+from .group import Group
 from .handle import Handle, Orphan, Tensor, keep_if_touched, milliseconds_of, on_callback_thread
 
 _FIELDS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user", "settings")}
@@ -212,6 +213,28 @@ class Client:
             if not is_refused and self._declared.get(tensor.name) == tensor:
                 self._declared.pop(tensor.name, None)
         return handle
+
+    # -- groups --
+
+    @property
+    def world(self) -> Group:
+        """All ranks of the job, in rank order."""
+        return Group(self, 0, "world")
+
+    def group(self, name: str, ranks: Optional[Sequence[int]] = None, priority: int = 0) -> Group:
+        """Makes a group of ranks of the job, in the order of their sums; None: all. Returns at once: only its ranks make it,
+        each before its first call, and with the same name. Groups without a common rank may have the same name."""
+        spec = _abi.CGroupSpec(struct_size=ctypes.sizeof(_abi.CGroupSpec), name=name.encode(), priority=priority)
+        if isinstance(ranks, (set, frozenset)):
+            raise invalid(f"the ranks of group {name!r} are a set, and their order matters", "give a list")
+        if ranks is not None:
+            spec.ranks = (ctypes.c_int32 * len(ranks))(*(self._checked_rank(rank, "rank") for rank in ranks))
+            spec.rank_count = len(ranks)
+        number = ctypes.c_uint32()
+        error = _library.new_error()
+        _library.check(_library.get().bps_declare_group(self._pointer, ctypes.byref(spec), ctypes.byref(number),
+                                                        ctypes.byref(error)), error)
+        return Group(self, number.value, name)
 
     # -- operations --
 

@@ -119,7 +119,7 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
 // Before its operation has begun, which nothing may hide from the program then.
 std::unique_ptr<bps_handle> make_handle(const bps_client* client, TensorId tensor, bool has_view,
                                         MemoryKind memory) {
-  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, tensor, has_view, memory,
+  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, tensor, false, has_view, memory,
                                                     client->client->operation_timeout(),
                                                     client->client->fork_mark()});
 }
@@ -145,6 +145,53 @@ bps_status start(bps_client* client, bps_tensor tensor, bps_handle** handle, bps
     if (Status status = fill(request); !status.ok()) return status;
     return begin(client, std::move(request), handle);
   });
+}
+
+// The same of calls on groups. `dtype`: null of copies.
+template <class Fill>
+bps_status start_call(bps_client* client, bps_group group, const bps_dtype* dtype, bps_handle** handle,
+                      bps_error* error, Fill fill) {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
+    *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    GroupRequest request;
+    request.group = GroupId{group};
+    request.dtype = DType::u8;
+    if (dtype != nullptr) {
+      const auto value = number_of(*dtype);
+      if (value < 0 || value >= kDTypeCount) return invalid(fmt::format("the dtype {} is unknown", value));
+      request.dtype = static_cast<DType>(value);
+    }
+    if (Status status = fill(request.request); !status.ok()) return status;
+    auto made = make_handle(client, {}, false, MemoryKind::host);
+    made->on_group = true;
+    auto record = client->client->begin_call(std::move(request));
+    if (!record) return record.error();
+    made->record = std::move(record).value();
+    *handle = made.release();
+    return {};
+  });
+}
+
+Result<GroupSpec> group_spec(const bps_group_spec* given) {
+  if (given == nullptr) return invalid("spec is NULL");
+  if (given->struct_size < sizeof given->struct_size)
+    return invalid(fmt::format("struct_size of the spec is {}", given->struct_size),
+                   "begin with BPS_GROUP_SPEC_INIT");
+  const bps_group_spec full = full_struct(given, BPS_GROUP_SPEC_INIT);
+  if (full.name == nullptr || full.name[0] == 0) return invalid("the group has no name");
+  if (full.ranks == nullptr && full.rank_count > 0)
+    return invalid(fmt::format("group '{}' has {} ranks, and no list of them", full.name, full.rank_count));
+  if (full.ranks != nullptr && (full.rank_count == 0 || full.rank_count > kMaxWorldSize))
+    return invalid(fmt::format("group '{}' has {} ranks", full.name, full.rank_count),
+                   fmt::format("give 1 to {} ranks, or NULL", kMaxWorldSize));
+  GroupSpec spec;
+  spec.name = full.name;
+  spec.priority = full.priority;
+  for (std::size_t i = 0; i < full.rank_count; ++i)
+    spec.ranks.emplace_back(static_cast<std::uint32_t>(full.ranks[i]));
+  return spec;
 }
 
 const char* name_of(LocalGrouping grouping) {
@@ -367,6 +414,36 @@ bps_status bps_drop(bps_client* client, bps_tensor tensor, bps_handle** handle, 
   });
 }
 
+bps_status bps_declare_group(bps_client* client, const bps_group_spec* spec, bps_group* group,
+                             bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (group == nullptr) return invalid("group is NULL: there is no place for the result");
+    if (Status status = usable(client); !status.ok()) return status;
+    auto read = group_spec(spec);
+    if (!read) return read.error();
+    const auto declared = client->client->groups().declare(std::move(read).value());
+    if (!declared) return declared.error();
+    *group = declared->value;
+    return {};
+  });
+}
+
+bps_status bps_drop_group(bps_client* client, bps_group group, bps_handle** handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (handle != nullptr) *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    std::unique_ptr<bps_handle> made;
+    if (handle != nullptr) made = make_handle(client, {}, false, MemoryKind::host);
+    auto record = client->client->groups().drop(GroupId{group});
+    if (!record) return record.error();
+    if (made == nullptr) return {};
+    made->on_group = true;
+    made->record = std::move(record).value();
+    *handle = made.release();
+    return {};
+  });
+}
+
 bps_status bps_allocate(bps_client* client, size_t bytes, void** pointer, bps_error* error) {
   return guarded(error, [&]() -> Status {
     if (pointer == nullptr) return invalid("pointer is NULL: there is no place for the result");
@@ -434,6 +511,33 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
   return start(client, tensor, handle, error, [&](Request& request) {
     request.call = RoundCall::broadcast(Rank{static_cast<std::uint32_t>(root)});
     return read_buffer(buffer, "buffer", request.out);
+  });
+}
+
+bps_status bps_group_push_pull(bps_client* client, bps_group group, bps_dtype dtype, const bps_buffer* in,
+                               const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
+                               bps_error* error) {
+  return start_call(client, group, &dtype, handle, error, [&](Request& request) -> Status {
+    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
+    return read_buffer(out, "out", request.out);
+  });
+}
+
+bps_status bps_group_broadcast(bps_client* client, bps_group group, const bps_buffer* buffer, int32_t root,
+                               bps_handle** handle, bps_error* error) {
+  return start_call(client, group, nullptr, handle, error, [&](Request& request) -> Status {
+    request.call = RoundCall::broadcast(Rank{static_cast<std::uint32_t>(root)});
+    return read_buffer(buffer, "buffer", request.out);
+  });
+}
+
+bps_status bps_group_reduce(bps_client* client, bps_group group, bps_dtype dtype, const bps_buffer* in,
+                            const bps_buffer* out, bps_reduce_op operation, int32_t root, bps_handle** handle,
+                            bps_error* error) {
+  return start_call(client, group, &dtype, handle, error, [&](Request& request) -> Status {
+    request.call = RoundCall::reduce(Operation::sum, Rank{static_cast<std::uint32_t>(root)});
+    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
+    return root == bps_rank(client) ? read_buffer(out, "out", request.out) : Status();
   });
 }
 

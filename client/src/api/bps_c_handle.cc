@@ -56,7 +56,10 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     if (record.wait_until(std::chrono::steady_clock::now() + timeout)) return record.result();
     const auto client = handle->client.lock();
     WaitCause what{"a client that is gone"};
-    if (client != nullptr && !record.done()) what = client->describe(handle->tensor, timeout);
+    if (client != nullptr && !record.done()) {
+      what = handle->on_group ? client->describe_call(record, timeout)
+                              : client->describe(handle->tensor, timeout);
+    }
     // It may have ended meanwhile, and what it waited for is no longer true.
     if (record.over()) return record.result();
     const double waited = std::chrono::duration<double>(timeout).count();

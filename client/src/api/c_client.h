@@ -25,6 +25,7 @@ struct bps_handle {
   std::shared_ptr<bps::OperationRecord> record;
   std::weak_ptr<bps::Client> client;
   bps::TensorId tensor;
+  bool on_group;  // and not on the tensor
   bool has_view;
   bps::MemoryKind memory;
   bps::Duration default_timeout;

@@ -19,6 +19,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
             config_, log_, std::move(make_group)),
       declares_(data_, link_),
+      calls_(loop, *this),
       waits_(loop, config_, log_, link_, data_, declares_, barriers_, drops_),
       alive_(std::make_shared<bool>(true)) {}
 
@@ -101,12 +102,17 @@ void ClientEngine::on_declared(Declared& declared) {
 
 void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
   data_.fail_tensor(failed.tensor, failed.error);
+  calls_.on_tensor_failed(failed.tensor, failed.error);
 }
 
 // ---- drop ----
 
 Status ClientEngine::drop(TensorId tensor, Done done) {
   if (Status status = ready(); !status.ok()) return status;
+  return drop_slot(tensor, std::move(done));
+}
+
+Status ClientEngine::drop_slot(TensorId tensor, Done done) {
   if (Status status = data_.drop(tensor); !status.ok()) return status;
   drops_.add(tensor, data_.tensors().find(tensor)->shape().name, std::move(done));
   link_.send(DropTensors{0, data_.job_run(), {tensor}, {}});
@@ -139,6 +145,49 @@ Status ClientEngine::begin(Request&& request) {
   return data_.begin(std::move(request));
 }
 
+// ---- calls without names ----
+
+Status ClientEngine::begin_call(GroupRequest&& request) {
+  if (Status status = ready(); !status.ok()) return status;
+  return calls_.begin(std::move(request));
+}
+
+Status ClientEngine::drop_group(GroupId group, Done done) {
+  if (Status status = ready(); !status.ok()) return status;
+  return calls_.drop(group, std::move(done));
+}
+
+// Also while this client closes: what it waits for may need them.
+void ClientEngine::declare_slots(std::vector<TensorDeclaration> tensors, GroupCalls::Declared done) {
+  declares_.declare(std::move(tensors), std::move(done), loop_.now());
+}
+
+void ClientEngine::fail_slot(TensorId tensor, const Error& error) {
+  declares_.tell_failed(tensor, error);
+  data_.fail_tensor(tensor, error);
+}
+
+bool ClientEngine::has_failed(TensorId tensor) const {
+  const TensorState* const found = data_.tensors().find(tensor);
+  return found != nullptr && found->poisoned();
+}
+
+void ClientEngine::say(OpenCalls open) {
+  open.job_run = data_.job_run();
+  link_.send(open);
+}
+
+void ClientEngine::explain_call(std::uint64_t ticket, Duration patience, Explained done) {
+  const auto call = calls_.describe(ticket);
+  if (!call) return done({"the drop of a group that not all its ranks have dropped"});
+  if (!call->slot) return done({call->text + ": waits for earlier calls of its size, or for its first slot"});
+  if (patience == Duration{}) return done({call->text + ": " + describe(*call->slot)});
+  explain(*call->slot, patience, [text = call->text, done = std::move(done)](WaitCause cause) {
+    cause.text = text + ": " + cause.text;
+    done(std::move(cause));
+  });
+}
+
 RequestRules ClientEngine::rules() const {
   return {config_.world_size, config_.local_group, data_.ranks().sum_first(), config_.rank};
 }
@@ -169,6 +218,7 @@ void ClientEngine::on_taken_up() {
     link_.send(said);
   declares_.send_failed();
   declares_.ask_again();
+  calls_.say_again();
   for (const PendingBarriers::Pending& barrier : barriers_.pending())
     link_.send(Barrier{barrier.number});
   if (has_left_) link_.send(Leave{});
@@ -184,6 +234,7 @@ void ClientEngine::fail(const Error& error) {
   failure_ = error;
   link_.close();
   waits_.stop(error);
+  calls_.fail(error);
   data_.fail(error);
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
   declares_.fail(error);
@@ -199,7 +250,7 @@ void ClientEngine::close(Duration timeout, Done done) {
   close_done_ = std::move(done);
   close_deadline_ = loop_.now() + timeout + kLeaveGrace;
   if (failure_ || !joined_) return post([this] { finish_close(); });
-  if (data_.idle()) return post([this] { drain(); });
+  if (is_idle()) return post([this] { drain(); });
   close_timer_ = loop_.after(timeout, [this] {
     close_timer_ = {};
     drain();
@@ -214,7 +265,7 @@ void ClientEngine::abandon(Done done) {
 }
 
 void ClientEngine::on_idle() {
-  if (closing_ && !leaving_ && !failure_) post([this] { drain(); });
+  if (closing_ && !leaving_ && !failure_ && is_idle()) post([this] { drain(); });
 }
 
 // Says Leave if all is done. A worker that gives rounds up has not left, it is lost: others may wait for
@@ -224,7 +275,7 @@ void ClientEngine::drain() {
   leaving_ = true;
   loop_.cancel(close_timer_);
   close_timer_ = {};
-  if (!data_.idle()) {
+  if (!is_idle()) {
     warn_of_what_is_under_way();
     return finish_close();
   }
@@ -283,6 +334,7 @@ void ClientEngine::finish_close() {
   if (!failure_) failure_ = closed;
   link_.close();
   waits_.stop(*failure_);
+  calls_.fail(cancelled);
   data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
     declares_.fail(cancelled);
     barriers_.fail(cancelled);

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/calls/group_calls.h"
 #include "client/src/engine/declarations.h"
 #include "client/src/engine/pending_barriers.h"
 #include "client/src/engine/pending_drops.h"
@@ -37,7 +38,7 @@
 
 namespace bps {
 
-class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owner {
+class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owner, private GroupCalls::Owner {
  public:
   using Done = std::function<void(Status)>;
   using DeclareDone = Declarations::Done;
@@ -72,6 +73,12 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // traffic, with the weight of the whole job.
   Status begin(Request&& request);
 
+  // Groups of ranks, and calls on them without names: see GroupCalls. After join, and where the ranks of a
+  // host do not sum first.
+  GroupId declare_group(GroupSpec spec) { return calls_.add(std::move(spec)); }
+  Status begin_call(GroupRequest&& request);
+  Status drop_group(GroupId group, Done done);
+
   // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
   // takes its next operation after release(). Null for a tensor without elements.
   std::shared_ptr<const AnswerView> view(TensorId tensor) const { return data_.view(tensor); }
@@ -98,6 +105,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void explain(TensorId tensor, Duration patience, Explained done) {
     waits_.explain(tensor, patience, std::move(done));
   }
+  // Of a call on a group.
+  void explain_call(std::uint64_t ticket, Duration patience, Explained done);
   // Of the barrier that this worker has come to and that is not done; of a declaration of this tensor.
   void explain_barrier(Duration patience, Explained done) {
     waits_.explain_barrier(patience, std::move(done));
@@ -160,12 +169,22 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_idle() override;
   void on_link(const LaneLost& said) override { link_.send(said); }
   void on_group(const Status& status) override;
+  // GroupCalls::Owner
+  void declare_slots(std::vector<TensorDeclaration> tensors, GroupCalls::Declared done) override;
+  Status begin_round(Request&& request) override { return data_.begin(std::move(request)); }
+  void fail_slot(TensorId tensor, const Error& error) override;
+  bool has_failed(TensorId tensor) const override;
+  Status drop_slot(TensorId tensor, Done done) override;
+  void say(OpenCalls open) override;
+  void post_call(std::function<void()> task) override { post(std::move(task)); }
+  void on_calls_idle() override { on_idle(); }
 
   void fail(const Error& error);
   void post(std::function<void()> task);
   void drain();
   void warn_of_what_is_under_way();
   void finish_close();
+  bool is_idle() const { return data_.idle() && calls_.idle(); }
   Status ready() const;
 
   EventLoop& loop_;
@@ -179,6 +198,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   Declarations declares_;
   PendingBarriers barriers_;
   PendingDrops drops_;
+  GroupCalls calls_;
   WaitReports waits_;
   std::optional<PendingSettle> settle_;  // for when all declares are answered; only the last one counts
   std::optional<Error> failure_;

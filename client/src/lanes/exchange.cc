@@ -57,6 +57,8 @@ void Exchange::send(Partition& partition) {
   push.generation = job_.generation();
   push.call = tensor.request().call;
   push.scale = tensor.request().scale;
+  push.number = tensor.request().number;
+  push.whole = tensor.request().whole;
   push.dtype = tensor.shape().dtype;
   push.count = tensor.count();
   if (tensor.refused() || push.error.code != ErrorCode::ok) push.error = tensor.refused().value_or(Error{});

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/src/group/host_group.h"
+#include "proto/base/call_names.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/shm/shm_transport.h"
@@ -35,7 +36,8 @@ Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers d
             settings.config.rank.value, settings.pinned_max,
             [this](std::size_t bytes) { return allocate_for_lanes(bytes); }, log_},
            std::move(drivers)),
-      callbacks_(std::make_shared<CallbackThread>()) {}
+      callbacks_(std::make_shared<CallbackThread>()),
+      groups_(settings_.config) {}
 
 Client::~Client() {
   if (is_forked()) return;
@@ -85,6 +87,7 @@ Status Client::start() {
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
   operations_ = std::make_unique<Operations>(thread_->loop(), callbacks_);
+  groups_.attach(*operations_);
   network_ = std::make_shared<TcpTransport>(options);
   if (Status status = find_shared_memory(); !status.ok()) return status;
   return find_local();
@@ -266,6 +269,12 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   for (const TensorDeclaration& tensor : tensors) {
     if (Status status = check_name("tensor name", tensor.name, kMaxNameBytes); !status.ok())
       return status.error();
+    if (is_group(tensor.name) || is_slot(tensor.name)) {
+      return make_error(ErrorCode::invalid_argument,
+                        fmt::format("the name of tensor '{}' begins with '{}', as those of the library do",
+                                    tensor.name, is_slot(tensor.name) ? kSlotPrefix : kGroupPrefix),
+                        "use another name");
+    }
     const ClientConfig& config = settings_.config;
     if (Status status = check_shape(tensor, config.rank, config.world_size); !status.ok())
       return status.error();
@@ -358,6 +367,21 @@ Result<std::shared_ptr<OperationRecord>> Client::begin(Request&& request) {
     if (Status status = record_events(request); !status.ok()) return status.error();
   }
   return operations_->start(std::move(request));
+}
+
+Result<std::shared_ptr<OperationRecord>> Client::begin_call(GroupRequest&& request) {
+  if (Status status = groups_.check(request, rules_); !status.ok()) return status.error();
+  find_homes(request.request);
+  return operations_->start_call(std::move(request));
+}
+
+WaitCause Client::describe_call(const OperationRecord& record, Duration waited) {
+  const std::uint64_t ticket = Operations::ticket_of(record);
+  return explain(
+      [ticket, is_short = waited < kShortWait](ClientEngine& engine, ClientEngine::Explained done) {
+        engine.explain_call(ticket, is_short ? Duration{} : ClientEngine::kPatience, std::move(done));
+      },
+      "the client's loop, which is busy");
 }
 
 void Client::find_homes(Request& request) const {

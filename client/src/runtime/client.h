@@ -21,6 +21,7 @@
 #include "client/src/engine/client_engine.h"
 #include "client/src/gpu/cuda_worker.h"
 #include "client/src/runtime/allocations.h"
+#include "client/src/runtime/client_groups.h"
 #include "client/src/runtime/client_thread.h"
 #include "client/src/runtime/fork_mark.h"
 #include "client/src/runtime/operation_record.h"
@@ -72,6 +73,10 @@ class Client {
   // Checks the request, and sets `home`, `event` and what follows. With `view` the answer is read in library
   // memory, through the record.
   Result<std::shared_ptr<OperationRecord>> begin(Request&& request);
+  ClientGroups& groups() { return groups_; }
+  // A call on one of them; checks it.
+  Result<std::shared_ptr<OperationRecord>> begin_call(GroupRequest&& request);
+
   // What was read in place is no longer needed: the tensor may have its next operation.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
     operations_->release(tensor, std::move(view));
@@ -88,6 +93,8 @@ class Client {
   // What the tensor's operation, or its drop, waits for, after it has waited so long; asks the loop, and the
   // scheduler if that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   WaitCause describe(TensorId tensor, Duration waited);
+  // The same of a call on a group, or its drop.
+  WaitCause describe_call(const OperationRecord& record, Duration waited);
 
   // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or
   // the loop. Error: it is closed, and a GPU that does not come to rest, for which this has waited, may still
@@ -146,6 +153,7 @@ class Client {
   std::shared_ptr<CallbackThread> callbacks_;
   Allocations allocations_;
   std::unique_ptr<Operations> operations_;
+  ClientGroups groups_;
   Monitor<End> end_;
   std::atomic<bool> open_{false};
 };

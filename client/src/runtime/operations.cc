@@ -74,6 +74,64 @@ Result<std::shared_ptr<OperationRecord>> Operations::drop(TensorId tensor) {
   return record;
 }
 
+// ---- on groups ----
+
+Result<std::shared_ptr<OperationRecord>> Operations::start_call(GroupRequest&& request) {
+  GroupNote note;
+  note.request = std::move(request);
+  return start_on_group(std::move(note));
+}
+
+Result<std::shared_ptr<OperationRecord>> Operations::drop_group(GroupId group) {
+  GroupNote note;
+  note.group = group;
+  return start_on_group(std::move(note));
+}
+
+Result<std::shared_ptr<OperationRecord>> Operations::start_on_group(GroupNote&& note) {
+  auto record = std::make_shared<OperationRecord>(callbacks_);
+  if (!leave({nullptr, record, {}, nullptr, false, std::make_unique<GroupNote>(std::move(note))}))
+    return closed_error();
+  return record;
+}
+
+bool Operations::add_group(GroupSpec spec) {
+  auto note = std::make_unique<GroupNote>();
+  note->spec = std::move(spec);
+  return leave({nullptr, nullptr, {}, nullptr, false, std::move(note)});
+}
+
+void Operations::begin_on_group(Note& note) {
+  GroupNote& asked = *note.group;
+  if (asked.spec) {
+    (void)engine_->declare_group(std::move(*asked.spec));
+    return;
+  }
+  const OperationRecord* const record = note.record.get();
+  on_groups_.emplace(record, std::move(note.record));
+  Status status;
+  if (asked.request) {
+    asked.request->ticket = ticket_of(*record);
+    asked.request->request.done = [this, record](const Result<std::uint32_t>& weight) {
+      end_on_group(record, weight);
+    };
+    status = engine_->begin_call(std::move(*asked.request));
+  } else {
+    status = engine_->drop_group(asked.group, [this, record](const Status& dropped) {
+      end_on_group(record, dropped.ok() ? Result<std::uint32_t>(0) : dropped.error());
+    });
+  }
+  if (!status.ok()) end_on_group(record, status.error());
+}
+
+void Operations::end_on_group(const OperationRecord* key, const Result<std::uint32_t>& weight) {
+  const auto found = on_groups_.find(key);
+  if (found == on_groups_.end()) return;  // end_left() has ended it
+  const std::shared_ptr<OperationRecord> record = std::move(found->second);
+  on_groups_.erase(found);
+  if (record->finish(weight).is_awaited) wake_later(record);
+}
+
 // For one operation, which `note` begins. What finds no memory has claimed and begun nothing.
 Status Operations::claim(TensorId id, Use use, Note&& note) {
   Use found = Use::idle;
@@ -128,6 +186,7 @@ void Operations::begin_noted() {
 }
 
 void Operations::begin(Note& note) {
+  if (note.group != nullptr) return begin_on_group(note);
   Tensor& tensor = *note.tensor;
   if (note.record == nullptr) return engine_->release(tensor.id);
   tensor.record = std::move(note.record);
@@ -163,7 +222,10 @@ void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
   }
   const OperationRecord::Finished finished = record->finish(weight, view);
   if (view != nullptr && !finished.has_reader) release(tensor.id, std::move(view));
-  if (!finished.is_awaited) return;
+  if (finished.is_awaited) wake_later(std::move(record));
+}
+
+void Operations::wake_later(std::shared_ptr<OperationRecord> record) {
   to_wake_.push_back(std::move(record));
   if (to_wake_.size() == 1 && !is_stopped_) loop_.post([this] { wake_waiters(); });
 }
@@ -183,6 +245,11 @@ Status Operations::end_left(const Status& gpu) {
   notes_.take(noted_);
   for (Note& note : noted_) {
     if (note.record == nullptr) continue;
+    if (note.group != nullptr) {
+      const OperationRecord* const record = note.record.get();
+      on_groups_.emplace(record, std::move(note.record));
+      continue;
+    }
     note.tensor->record = std::move(note.record);
     note.tensor->on_gpu = false;  // it has not begun
   }
@@ -193,6 +260,8 @@ Status Operations::end_left(const Status& gpu) {
       if (tensor != nullptr && tensor->record != nullptr) left.push_back(tensor);
     }
   });
+  while (!on_groups_.empty())
+    end_on_group(on_groups_.begin()->first, closed_error());
   Status touched;
   for (const auto& tensor : left) {
     if (tensor->on_gpu && !gpu.ok()) touched = gpu;

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,16 @@ class Operations {
 
   // Of a tensor that is known, and checked. Its `done` and `watch` are set here.
   Result<std::shared_ptr<OperationRecord>> start(Request&& request);
+  // A call on a group, which has been checked. Its `done` and `ticket` are set here: it is described by its
+  // record.
+  Result<std::shared_ptr<OperationRecord>> start_call(GroupRequest&& request);
+  // False: the client is closed. In the order of these the engine counts its groups.
+  bool add_group(GroupSpec spec);
+  Result<std::shared_ptr<OperationRecord>> drop_group(GroupId group);
+  static std::uint64_t ticket_of(const OperationRecord& record) {
+    return reinterpret_cast<std::uintptr_t>(&record);
+  }
+
   // Of a tensor that is known and has nothing under way. The tensor takes no operation any more, and the
   // record ends when it has ended on all ranks.
   Result<std::shared_ptr<OperationRecord>> drop(TensorId tensor);
@@ -77,12 +88,19 @@ class Operations {
     bool view = false;
     bool on_gpu = false;
   };
+  // What is asked of a group: a call if it has a request, else to add or to drop it.
+  struct GroupNote {
+    std::optional<GroupRequest> request;
+    std::optional<GroupSpec> spec;
+    GroupId group;
+  };
   struct Note {
-    Tensor* tensor = nullptr;                 // which stays until then
+    Tensor* tensor = nullptr;                 // which stays until then; null: `group` has it
     std::shared_ptr<OperationRecord> record;  // null: nothing is begun, `view` is released
     Request request;
     std::shared_ptr<const AnswerView> view;
     bool is_drop = false;  // in place of the request
+    std::unique_ptr<GroupNote> group = {};
   };
 
   std::shared_ptr<Tensor> at(TensorId tensor) const;
@@ -91,6 +109,10 @@ class Operations {
   bool leave(Note&& note);
   void begin(Note& note);
   void begin_drop(TensorId tensor);
+  Result<std::shared_ptr<OperationRecord>> start_on_group(GroupNote&& note);
+  void begin_on_group(Note& note);
+  void end_on_group(const OperationRecord* record, const Result<std::uint32_t>& weight);
+  void wake_later(std::shared_ptr<OperationRecord> record);
   // The caller keeps the tensor.
   void end(Tensor& tensor, const Result<std::uint32_t>& weight);
   void wake_waiters();
@@ -101,6 +123,8 @@ class Operations {
   Monitor<std::vector<std::shared_ptr<Tensor>>> tensors_;  // by TensorId
   const std::shared_ptr<Tensor> ended_;                    // in the place of each that has been dropped
   MpscQueue<Note> notes_;
+  // Loop. On groups, under way.
+  std::unordered_map<const OperationRecord*, std::shared_ptr<OperationRecord>> on_groups_;
   std::vector<Note> noted_;                                // loop: its memory is used again
   std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
   std::atomic<bool> is_unheard_{false};                    // a note has found no memory to wake the loop

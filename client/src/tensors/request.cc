@@ -15,14 +15,14 @@ Status check_buffer(const TensorShape& tensor, const char* what, const Operation
   const std::uint64_t expected = elements * size_of(tensor.dtype);
   if (bytes != expected) {
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("buffer '{}' has {} bytes, {}tensor '{}' has {} ({} elements of {})", what,
-                                  bytes, whose, tensor.name, expected, elements, name_of(tensor.dtype)),
+                      fmt::format("buffer '{}' has {} bytes, {}{} has {} ({} elements of {})", what, bytes,
+                                  whose, tensor.text(), expected, elements, name_of(tensor.dtype)),
                       advice);
   }
   if (buffer.bytes.data() == nullptr && bytes > 0) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("buffer '{}' of tensor '{}' is a null pointer, {} bytes are needed", what,
-                                  tensor.name, bytes));
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("buffer '{}' of {} is a null pointer, {} bytes are needed", what, tensor.text(), bytes));
   }
   return {};
 }
@@ -40,8 +40,8 @@ Status check_call(const Request& request, const TensorShape& tensor, LocalGroupi
   if (!is_shorter) return {};
   const auto refuse = [&](const char* why) {
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("buffer '{}' has {} of the {} elements of tensor '{}', and {}", what,
-                                  elements, tensor.elements, tensor.name, why),
+                      fmt::format("buffer '{}' has {} of the {} elements of {}, and {}", what, elements,
+                                  tensor.elements, tensor.text(), why),
                       "pass exactly the size that was declared");
   };
   if (tensor.is_async) return refuse("the tensor is asynchronous");
@@ -55,17 +55,16 @@ Status check_overlap(const TensorShape& tensor, const OperationBuffer& in, const
   const auto b = reinterpret_cast<std::uintptr_t>(out.bytes.data());
   const std::uintptr_t distance = a < b ? b - a : a - b;
   if (distance == 0 || distance >= in.bytes.size()) return {};
-  return make_error(
-      ErrorCode::invalid_argument,
-      fmt::format("input and output of tensor '{}' overlap: they are {} bytes apart and {} bytes long",
-                  tensor.name, distance, in.bytes.size()),
-      "use the same memory for both, or memory that does not overlap");
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("input and output of {} overlap: they are {} bytes apart and {} bytes long",
+                                tensor.text(), distance, in.bytes.size()),
+                    "use the same memory for both, or memory that does not overlap");
 }
 
 // Memory of this kind, where the ranks of a host sum so.
 Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory, bool view) {
   const auto refuse = [&](const char* why, const char* advice) {
-    return make_error(ErrorCode::invalid_argument, fmt::format("tensor '{}' {}", tensor.name, why), advice);
+    return make_error(ErrorCode::invalid_argument, fmt::format("{} {}", tensor.text(), why), advice);
   };
   if (tensor.elements == 0) return {};
   if (memory == MemoryKind::host) {
@@ -86,8 +85,8 @@ Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKin
 Status check_operation(const TensorShape& tensor, Operation operation) {
   if (is_defined(operation, tensor.dtype)) return {};
   return make_error(ErrorCode::invalid_argument,
-                    fmt::format("tensor '{}' is {}: {} is of integers only", tensor.name,
-                                name_of(tensor.dtype), name_of(operation)),
+                    fmt::format("{} is {}: {} is of integers only", tensor.text(), name_of(tensor.dtype),
+                                name_of(operation)),
                     "use an integer tensor (of flags: u8)");
 }
 
@@ -113,8 +112,8 @@ Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation o
 Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation operation) {
   if (!sums_on_hosts || operation != Operation::average || is_float(tensor.dtype)) return {};
   return make_error(ErrorCode::invalid_argument,
-                    fmt::format("'{}' is {}: its sum on a host could exceed that before it is divided",
-                                tensor.name, name_of(tensor.dtype)),
+                    fmt::format("{} is {}: its sum on a host could exceed that before it is divided",
+                                tensor.text(), name_of(tensor.dtype)),
                     "use sum and divide, or local-group off (BPS_LOCAL_GROUP) on all ranks");
 }
 
@@ -122,7 +121,7 @@ Status check_same_memory(const TensorShape& tensor, const OperationBuffer& in, c
   if (in.memory == out.memory) return {};
   return make_error(
       ErrorCode::invalid_argument,
-      fmt::format("of tensor '{}', one of input and output is CUDA memory, the other is not", tensor.name),
+      fmt::format("of {}, one of input and output is CUDA memory, the other is not", tensor.text()),
       "give both in the memory of one kind");
 }
 
@@ -152,19 +151,18 @@ Status check_parts(const Request& request, const TensorShape& tensor, Rank self)
   const std::uint64_t begin = tensor.parts.begin(self) * size_of(tensor.dtype);
   const bool is_apart = a + part.bytes.size() <= b || b + whole.bytes.size() <= a;
   if (elements == 0 || is_apart || a == b + begin) return {};
-  return make_error(
-      ErrorCode::invalid_argument,
-      fmt::format("input and output of tensor '{}' overlap: its part begins at byte {} of it, and is "
-                  "given at byte {}",
-                  tensor.name, begin, static_cast<std::int64_t>(a - b)),
-      "give the part where the whole tensor has it, or memory that does not overlap");
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("input and output of {} overlap: its part begins at byte {} of it, and is "
+                                "given at byte {}",
+                                tensor.text(), begin, static_cast<std::int64_t>(a - b)),
+                    "give the part where the whole tensor has it, or memory that does not overlap");
 }
 
 // What is neither a push_pull nor a broadcast.
 Status check_kind(RoundKind kind, const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory) {
   const auto refuse = [&](const char* why, const char* advice) {
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("{} of tensor '{}': {}", name_of(kind), tensor.name, why), advice);
+                      fmt::format("{} of {}: {}", name_of(kind), tensor.text(), why), advice);
   };
   if (tensor.is_async)
     return refuse("the tensor is asynchronous", "declare it synchronous, or use push_pull");
@@ -182,7 +180,7 @@ Status check_scale(const Request& request, const TensorShape& tensor, LocalGroup
   if (request.scale.is_none()) return {};
   const auto refuse = [&](const char* why, const char* advice) {
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("the input of tensor '{}' has a scale, and {}", tensor.name, why), advice);
+                      fmt::format("the input of {} has a scale, and {}", tensor.text(), why), advice);
   };
   if (tensor.is_async)
     return refuse("the tensor is asynchronous", "multiply the deltas before they are pushed");
@@ -202,7 +200,7 @@ Status check_root(Rank root, const TensorShape& tensor, std::uint32_t world_size
   if (root.value < world_size && tensor.ranks.has(root)) return {};
   if (root.value < world_size)
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("root {} does not share tensor '{}'", root.value, tensor.name),
+                      fmt::format("root {} does not share {}", root.value, tensor.text()),
                       "give one of the ranks that the tensor is declared with, as a rank of the job");
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("root {} is no rank of this job: ranks are 0 to {}",
@@ -224,10 +222,9 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
       return status;
   }
   if (!tensor.ranks.is_all() && request.memory() != MemoryKind::host) {
-    return make_error(
-        ErrorCode::invalid_argument,
-        fmt::format("tensor '{}' has ranks of its own, and is given in CUDA memory", tensor.name),
-        "copy it to host memory first");
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("{} has ranks of its own, and is given in CUDA memory", tensor.text()),
+                      "copy it to host memory first");
   }
   if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
     return status;

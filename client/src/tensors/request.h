@@ -34,7 +34,9 @@ struct TensorShape {
   std::uint64_t elements = 0;
   bool is_async = false;
   Parts parts = {};
-  RankList ranks = {};  // that share it
+  RankList ranks = {};   // that share it
+  bool is_call = false;  // it stands for a call on the group of that name
+  std::string text() const { return (is_call ? "call on group '" : "tensor '") + name + "'"; }
   std::uint64_t bytes() const { return elements * size_of(dtype); }
 };
 
@@ -62,6 +64,9 @@ struct Request {
   std::shared_ptr<OutputWatch> watch;  // see LocalPiece; may be none
   Done done;
   Scale scale = {};  // of `in`
+  // Of a call without a name, as in PushPull: see GroupCalls.
+  std::uint64_t number = 0;
+  std::uint64_t whole = 0;
 
   bool is_broadcast() const { return call.is_broadcast(); }
   // What is read if anything is.

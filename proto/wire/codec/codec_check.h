@@ -62,6 +62,16 @@ class Check {
     return out;
   }
 
+  // What a rank calls, as a frame says it and a report of open calls.
+  template <class Fields, class T>
+  void called(const Fields& in, T& out) {
+    out.call = call(in);
+    out.call.exact_order = in.exact_order();
+    if (out.call.kind != RoundKind::reduce_scatter) range("exact_order", in.exact_order() ? 1u : 0u, 0, 0);
+    out.dtype = known<DType>("dtype", in.dtype(), kDTypeCount);
+    out.count = range("count", in.count(), 0, kMaxTensorElements);
+  }
+
   std::uint64_t partition_bytes(std::uint64_t value);
   bool count(std::string_view field, std::size_t count, std::size_t limit);
 

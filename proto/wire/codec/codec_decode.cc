@@ -281,12 +281,7 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.round = Round{fields.round()};
   out.epoch = Epoch{fields.epoch()};
   out.generation = Generation{fields.generation()};
-  out.call = check.call(fields);
-  out.call.exact_order = fields.exact_order();
-  if (out.call.kind != RoundKind::reduce_scatter)
-    check.range("exact_order", fields.exact_order() ? 1u : 0u, 0, 0);
-  out.dtype = check.known<DType>("dtype", fields.dtype(), kDTypeCount);
-  out.count = check.range("count", fields.count(), 0, kMaxTensorElements);
+  check.called(fields, out);
   out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
   out.rendezvous = fields.rendezvous();
@@ -294,6 +289,10 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   // What numbers mean is checked with the round: a bad one fails it on all ranks.
   const fb::Scale* const scale = in.scale();
   out.scale = scale == nullptr ? Scale{} : Scale{scale->factor(), scale->share(), scale->postscale()};
+  const fb::CallNumber* const numbered = in.numbered();
+  out.number = numbered == nullptr ? 0 : check.range("number", numbered->number(), 1, ~std::uint64_t{0});
+  out.whole =
+      numbered == nullptr ? 0 : check.range("whole", numbered->whole(), out.count, kMaxTensorElements);
 }
 
 void read(Check& check, const fb::Aggregate& in, Aggregate& out) {
@@ -490,6 +489,7 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(EndCluster)
     BPS_READ(ClusterEnded)
     BPS_READ(Stored)
+    BPS_READ(OpenCalls)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

@@ -193,7 +193,9 @@ Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
       static_cast<std::uint8_t>(m.call.operation), static_cast<std::uint8_t>(m.dtype),
       static_cast<std::uint8_t>(m.codec), m.rendezvous, m.call.exact_order);
   const fb::Scale scale(m.scale.factor, m.scale.share, m.scale.postscale);
-  return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error), m.scale.is_none() ? nullptr : &scale);
+  const fb::CallNumber numbered(m.number, m.whole);
+  return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error), m.scale.is_none() ? nullptr : &scale,
+                            m.number == 0 ? nullptr : &numbered);
 }
 
 // Absent if there are none: data frames of synchronous tensors stay small.

@@ -282,4 +282,31 @@ Offset<fb::ClusterEnded> pack(Builder& b, const ClusterEnded& m) {
   return fb::CreateClusterEnded(b, m.request, m.jobs, m.servers);
 }
 
+void read(Check& check, const fb::OpenCalls& in, OpenCalls& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.group = check.below<TensorId>("group", in.group(), kMaxTensorsPerJob);
+  out.calls.clear();
+  if (!check.count("calls", in.calls()->size(), kMaxOpenCallsNamed)) return;
+  if (!check.aligned("calls", in.calls())) return;
+  std::uint64_t last = 0;
+  for (const fb::OpenCall* const from : *in.calls()) {
+    OpenCall& to = out.calls.emplace_back();
+    to.number = check.range("calls.number", from->number(), last + 1, ~std::uint64_t{0} - 1);
+    last = to.number;
+    check.called(*from, to);
+  }
+}
+
+Offset<fb::OpenCalls> pack(Builder& b, const OpenCalls& m) {
+  fb::OpenCall* out = nullptr;
+  const auto calls = b.CreateUninitializedVectorOfStructs(m.calls.size(), &out);
+  for (const OpenCall& open : m.calls) {
+    *out++ =
+        fb::OpenCall(open.number, open.count, open.call.root.value, static_cast<std::uint8_t>(open.call.kind),
+                     static_cast<std::uint8_t>(open.call.operation), static_cast<std::uint8_t>(open.dtype),
+                     open.call.exact_order);
+  }
+  return fb::CreateOpenCalls(b, m.job_run.value, m.group.value, calls);
+}
+
 }  // namespace bps::codec

@@ -17,6 +17,7 @@ void read(Check& check, const fb::Drain& in, Drain& out);
 void read(Check& check, const fb::Drained& in, Drained& out);
 void read(Check& check, const fb::EndCluster& in, EndCluster& out);
 void read(Check& check, const fb::ClusterEnded& in, ClusterEnded& out);
+void read(Check& check, const fb::OpenCalls& in, OpenCalls& out);
 
 Offset<fb::HelloAdmin> pack(Builder& b, const HelloAdmin& m);
 Offset<fb::AskOpenRounds> pack(Builder& b, const AskOpenRounds& m);
@@ -29,5 +30,6 @@ Offset<fb::Drain> pack(Builder& b, const Drain& m);
 Offset<fb::Drained> pack(Builder& b, const Drained& m);
 Offset<fb::EndCluster> pack(Builder& b, const EndCluster& m);
 Offset<fb::ClusterEnded> pack(Builder& b, const ClusterEnded& m);
+Offset<fb::OpenCalls> pack(Builder& b, const OpenCalls& m);
 
 }  // namespace bps::codec

@@ -68,20 +68,7 @@ class RandomMessages {
         return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1, list<TensorId>(20, kMaxTensorsPerJob)};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
-      case 21:
-        return PushPull{JobRun{any()},
-                        partition(),
-                        Round{any()},
-                        Epoch{u32()},
-                        Generation{u32()},
-                        call(),
-                        static_cast<DType>(number(0, kDTypeCount - 1)),
-                        number(0, kMaxTensorElements),
-                        Codec::raw,
-                        u32(0, kMaxWorldSize),
-                        flag(),
-                        error(),
-                        flag() ? Scale{} : Scale{real(), real(), real()}};
+      case 21: return push_pull();
       case 22:
         return Aggregate{
             partition(), Round{any()}, Epoch{u32()}, Generation{u32()}, Codec::raw, u32(0, kMaxWorldSize),
@@ -117,6 +104,7 @@ class RandomMessages {
       case 41: return local_news();
       case 42: return local_batch();
       case 43: return Stored{JobRun{any()}, partition(), Round{any()}, Epoch{u32()}, Generation{u32()}};
+      case 44: return open_calls();
       default: return query();
     }
   }
@@ -136,6 +124,34 @@ class RandomMessages {
   Nonce secret() { return sample_secret(u32()); }
   std::optional<Nonce> optional_secret() { return number(0, 1) == 0 ? std::optional<Nonce>() : secret(); }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
+  PushPull push_pull() {
+    PushPull out{JobRun{any()},
+                 partition(),
+                 Round{any()},
+                 Epoch{u32()},
+                 Generation{u32()},
+                 call(),
+                 static_cast<DType>(number(0, kDTypeCount - 1)),
+                 number(0, kMaxTensorElements),
+                 Codec::raw,
+                 u32(0, kMaxWorldSize),
+                 flag(),
+                 error(),
+                 flag() ? Scale{} : Scale{real(), real(), real()}};
+    if (flag()) return out;
+    out.number = 1 + any() / 2;
+    out.whole = number(out.count, kMaxTensorElements);
+    return out;
+  }
+  OpenCalls open_calls() {
+    OpenCalls out{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, {}};
+    std::uint64_t last = any() / 2;
+    for (std::uint64_t n = number(0, kMaxOpenCallsNamed); n > 0; --n) {
+      last += number(1, 9);
+      out.calls.push_back({last, call(), dtype(), number(0, kMaxTensorElements)});
+    }
+    return out;
+  }
   RoundCall call() {
     const auto operation = static_cast<Operation>(number(0, kOperationCount - 1));
     if (flag()) return RoundCall::broadcast(rank());

@@ -134,7 +134,9 @@ inline std::vector<Message> sample_messages() {
                          2,
                          true,
                          {ErrorCode::configuration, "no", "do"},
-                         {0.5, 2, -3}});
+                         {0.5, 2, -3},
+                         17,
+                         3'000'000});
   all.push_back(Aggregate{PartitionId{13},
                           Round{812},
                           Epoch{7},
@@ -252,6 +254,10 @@ inline std::vector<Message> sample_messages() {
   all.push_back(EndCluster{37});
   all.push_back(ClusterEnded{38, 2, 3});
   all.push_back(Stored{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{9}, Generation{8}});
+  all.push_back(OpenCalls{JobRun{0xb2},
+                          TensorId{12},
+                          {{17, RoundCall::reduce(Operation::max, Rank{3}), DType::bf16, 4913},
+                           {19, RoundCall::reduce_scatter(Operation::sum, true), DType::f64, 5832}}});
   return all;
 }
 

@@ -1,0 +1,93 @@
+"""Calls on a group of ranks, of arrays that nobody has declared.
+
+All ranks of a group make the same calls on it, in the same order. See "calls on groups" in bps.h.
+"""
+import ctypes
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+
+from . import _abi, _library
+from ._abi import DType, Op
+from ._memory import Memory, memory_of
+from .errors import invalid
+from .handle import Handle, Tensor
+
+if TYPE_CHECKING:
+    from .client import Client, Scale
+
+
+class Group:
+    """Ranks of the job that call on it; from Client.group, or Client.world."""
+
+    def __init__(self, client: "Client", number: int, name: str) -> None:
+        self._client = client
+        self._number = number
+        self.name = name
+
+    def push_pull(self, source: Any, out: Any = None, op: Op = Op.AVERAGE, scale: "Optional[Scale]" = None) -> Handle:
+        """Starts to reduce `source` of all ranks into `out` of all ranks (None: in place); returns at once. Both are contiguous
+        arrays of one type and length, on the host, untouched until the handle says done. Any number of calls may be under
+        way."""
+        self._client._check_op(op)
+        output = memory_of(source if out is None else out, self._what("out"), writable=True)
+        given = output if out is None else memory_of(source, self._what("source"))
+        return self._start((given, output), _library.get().bps_group_push_pull, int(given.dtype),
+                           self._client._scaled(given, scale), self._output(given, output), int(op))
+
+    def broadcast(self, array: Any, root: int = 0) -> Handle:
+        """Starts to copy the root's `array` into those of all others; returns at once. They are contiguous arrays of as many
+        bytes, of any type without pointers. root: a rank of the job."""
+        root = self._client._checked_rank(root)
+        memory = memory_of(array, self._what("array"), writable=self._client.rank != root, as_bytes=True)
+        return self._start((memory,), _library.get().bps_group_broadcast, ctypes.byref(memory.c_buffer()), root)
+
+    def reduce(self, source: Any, out: Any = None, root: int = 0, op: Op = Op.AVERAGE,
+               scale: "Optional[Scale]" = None) -> Handle:
+        """Starts to reduce `source` of all ranks into `out` of the root (None: in place there); returns at once. `out` is
+        ignored elsewhere. root: a rank of the job."""
+        self._client._check_op(op)
+        root = self._client._checked_rank(root)
+        takes = self._client.rank == root
+        given = memory_of(source, self._what("source"), writable=takes and out is None)
+        output = None
+        if takes:
+            output = given if out is None else memory_of(out, self._what("out"), writable=True)
+        return self._start((given,) if output is None else (given, output), _library.get().bps_group_reduce, int(given.dtype),
+                           self._client._scaled(given, scale), None if output is None else self._output(given, output),
+                           int(op), root)
+
+    def barrier(self, timeout_s: Optional[float] = None) -> None:
+        """Returns when every rank of the group has called it as often as this one."""
+        self.push_pull(bytearray(), op=Op.MAX).wait(timeout_s)
+
+    def drop(self) -> Handle:
+        """Ends the group for this rank, which makes no later calls on it; returns at once. Calls under way go on. The name may
+        be used again at once. The handle is done when all its ranks have dropped it, or are gone."""
+        handle = Handle(self._client, self._tensor(DType.U8, 0), ())
+        error = _library.new_error()
+        _library.check(_library.get().bps_drop_group(self._client._pointer, self._number, ctypes.byref(handle._raw),
+                                                     ctypes.byref(error)), error)
+        return handle
+
+    def __repr__(self) -> str:
+        return f"<bps.Group {self.name!r}>"
+
+    # -- inside --
+
+    def _what(self, name: str) -> str:
+        return f"{name} of a call on group {self.name!r}"
+
+    def _tensor(self, dtype: DType, count: int) -> Tensor:
+        return Tensor(-1, f"group {self.name!r}", dtype, count)
+
+    def _output(self, given: Memory, output: Memory) -> Any:
+        if output.dtype != given.dtype:
+            raise invalid(f"{self._what('out')} is {output.dtype.name.lower()}, and source is {given.dtype.name.lower()}")
+        return ctypes.byref(output.c_buffer())
+
+    def _start(self, memories: Sequence[Memory], call: Callable[..., int], *arguments: Any) -> Handle:
+        client = self._client
+        client._sweep()
+        handle = Handle(client, self._tensor(memories[0].dtype, memories[0].count), tuple(memories))
+        error = _library.new_error()
+        _library.check(call(client._pointer, self._number, *arguments, ctypes.byref(handle._raw), ctypes.byref(error)), error)
+        return handle

@@ -1,0 +1,334 @@
+#include "client/src/calls/group_calls.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/base/assert.h"
+#include "proto/base/call_names.h"
+
+namespace bps {
+namespace {
+
+void cut(OperationBuffer& buffer, const CallPiece& piece, std::size_t width) {
+  if (!buffer.bytes.empty()) buffer.bytes = buffer.bytes.subspan(piece.begin * width, piece.count * width);
+}
+
+TensorDeclaration declaration_of(const GroupSpec& spec, std::string name) {
+  TensorDeclaration tensor;
+  tensor.name = std::move(name);
+  tensor.priority = spec.priority;
+  tensor.ranks = spec.ranks;
+  return tensor;
+}
+
+TensorDeclaration declaration_of(const GroupSpec& spec, const CallSlot& slot) {
+  TensorDeclaration tensor =
+      declaration_of(spec, slot_name(spec.name, slot.is_copy ? "copy" : name_of(slot.dtype),
+                                     CallSlots::kClasses[slot.size_class].bytes, slot.index));
+  tensor.dtype = slot.dtype;
+  tensor.elements = CallSlots::elements_of(slot);
+  return tensor;
+}
+
+Error dropped_error(const GroupSpec& spec) {
+  return make_error(ErrorCode::invalid_argument, fmt::format("group '{}' has been dropped", spec.name),
+                    "declare it again, and use what that returns");
+}
+
+}  // namespace
+
+GroupCalls::GroupCalls(EventLoop& loop, Owner& owner) : loop_(loop), owner_(owner) {
+  (void)add({std::string(kWorldGroup), {}, 0});
+}
+
+GroupCalls::~GroupCalls() { loop_.cancel(timer_); }
+
+GroupId GroupCalls::add(GroupSpec spec) {
+  groups_.push_back(std::make_unique<Group>());
+  groups_.back()->spec = std::move(spec);
+  return GroupId{static_cast<std::uint32_t>(groups_.size() - 1)};
+}
+
+// ---- calls ----
+
+Status GroupCalls::begin(GroupRequest&& request) {
+  BPS_ASSERT(request.group.value < groups_.size());
+  Group& group = *groups_[request.group.value];
+  if (failure_) return *failure_;
+  if (group.failure) return *group.failure;
+  if (group.is_dropped) return dropped_error(group.spec);
+  const std::uint64_t number = group.next_number++;
+  const std::uint64_t count = request.count();
+  const std::vector<CallPiece> pieces = group.plan.next(request.request.call, request.dtype, count);
+  Call& call = group.calls[number];
+  call.said = {number, request.request.call, request.dtype, count};
+  call.ticket = request.ticket;
+  call.since = loop_.now();
+  call.left = pieces.size();
+  call.done = std::exchange(request.request.done, nullptr);
+  open_.insert(&group);
+  if (!timer_) timer_ = loop_.after(kPatience / 2, [this] { watch(); });
+  if (!group.is_asked) declare_group(group);
+  for (const CallPiece& piece : pieces) {
+    Request part = request.request;
+    part.number = number;
+    part.whole = count;
+    cut(part.in, piece, size_of(request.dtype));
+    cut(part.out, piece, size_of(request.dtype));
+    Slot& slot = slot_of(group, piece.slot);
+    slot.queue.push_back({number, std::move(part)});
+    pump(group, slot);
+  }
+  return {};
+}
+
+void GroupCalls::pump(Group& group, Slot& slot) {
+  if (!slot.tensor || slot.under_way != 0 || slot.queue.empty() || group.parted || group.failure) return;
+  Piece piece = std::move(slot.queue.front());
+  slot.queue.pop_front();
+  slot.under_way = piece.number;
+  piece.request.tensor = *slot.tensor;
+  piece.request.done = [this, &group, &slot](const Result<std::uint32_t>& weight) {
+    on_over(group, slot, weight);
+  };
+  const Status begun = owner_.begin_round(std::move(piece.request));
+  if (begun) return;
+  // The others are not to wait for this rank.
+  owner_.post_call([this, &group, &slot, error = begun.error()] {
+    fail_group(group, error);
+    if (slot.under_way != 0) on_over(group, slot, error);
+  });
+}
+
+void GroupCalls::on_over(Group& group, Slot& slot, const Result<std::uint32_t>& weight) {
+  const std::uint64_t number = std::exchange(slot.under_way, 0);
+  const bool has_failed = !weight && owner_.has_failed(*slot.tensor);
+  if (has_failed && !group.failure) {
+    group.ended.push_back(number);
+    return part(group, weight.error());
+  }
+  // What is said of the group is better than what was seen in the slot.
+  end_piece(group, number, has_failed ? *group.failure : weight);
+  pump(group, slot);
+}
+
+void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std::uint32_t>& weight) {
+  const auto found = group.calls.find(number);
+  BPS_ASSERT(found != group.calls.end());
+  Call& call = found->second;
+  if (weight) call.weight = std::min(call.weight, *weight);
+  if (!weight && !call.error) call.error = weight.error();
+  if (--call.left > 0) return;
+  const Call ended = std::move(call);
+  group.calls.erase(found);
+  if (group.calls.empty()) open_.erase(&group);
+  if (group.calls.empty() && group.is_dropped) drop_tensors(group);
+  ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
+  if (open_.empty()) owner_.on_calls_idle();
+}
+
+void GroupCalls::end_queue(Group& group, Slot& slot, const Error& error) {
+  for (const Piece& piece : std::exchange(slot.queue, {}))
+    end_piece(group, piece.number, error);
+}
+
+// ---- slots ----
+
+void GroupCalls::declare_group(Group& group) {
+  group.is_asked = true;
+  owner_.declare_slots({declaration_of(group.spec, group_tensor_name(group.spec.name))},
+                       [this, &group](const Result<std::vector<TensorId>>& ids) {
+                         if (!ids) {
+                           fail_group(group, ids.error());
+                           return on_dropped(group, 1, {});
+                         }
+                         group.tensor = ids->front();
+                         by_tensor_[*group.tensor] = &group;
+                         if (group.failure) owner_.fail_slot(*group.tensor, *group.failure);
+                         if (group.is_dropped && group.calls.empty()) drop(group, *group.tensor);
+                       });
+}
+
+// The first use of one declares as many more as there are, so that few calls wait for that.
+GroupCalls::Slot& GroupCalls::slot_of(Group& group, const CallSlot& wanted) {
+  if (const auto found = group.slots.find(wanted); found != group.slots.end()) return found->second;
+  std::vector<CallSlot> slots;
+  CallSlot slot = wanted;
+  const std::uint32_t end =
+      std::min(CallSlots::kClasses[slot.size_class].slots, std::max(slot.index + 1, 2 * slot.index));
+  for (; slot.index < end; ++slot.index) {
+    if (group.slots.try_emplace(slot).second) slots.push_back(slot);
+  }
+  declare(group, slots);
+  return group.slots.at(wanted);
+}
+
+void GroupCalls::declare(Group& group, const std::vector<CallSlot>& slots) {
+  std::vector<TensorDeclaration> tensors;
+  tensors.reserve(slots.size());
+  for (const CallSlot& slot : slots)
+    tensors.push_back(declaration_of(group.spec, slot));
+  owner_.declare_slots(std::move(tensors), [this, &group, slots](const Result<std::vector<TensorId>>& ids) {
+    on_declared(group, slots, ids);
+  });
+}
+
+void GroupCalls::on_declared(Group& group, const std::vector<CallSlot>& slots,
+                             const Result<std::vector<TensorId>>& ids) {
+  if (!ids) {
+    // Others may have parted ways in it before.
+    const bool has_parted = ids.error().code == ErrorCode::configuration && group.tensor;
+    has_parted ? part(group, ids.error()) : fail_group(group, ids.error());
+    return on_dropped(group, slots.size(), {});
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    group.slots.at(slots[i]).tensor = (*ids)[i];
+    by_tensor_[(*ids)[i]] = &group;
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (group.is_dropped && group.calls.empty()) drop(group, (*ids)[i]);
+    pump(group, group.slots.at(slots[i]));
+  }
+}
+
+// ---- groups that fail, and that are dropped ----
+
+void GroupCalls::on_tensor_failed(TensorId tensor, const Error& error) {
+  const auto found = by_tensor_.find(tensor);
+  if (found == by_tensor_.end()) return;
+  Group& group = *found->second;
+  if (tensor == group.tensor) return fail_group(group, error);
+  part(group, error);
+}
+
+void GroupCalls::part(Group& group, const Error& error) {
+  if (group.parted || group.failure) return;
+  group.parted = error;
+  group.parted_at = loop_.now();
+  say(group, true);
+  owner_.fail_slot(*group.tensor, error);
+}
+
+void GroupCalls::fail_group(Group& group, const Error& error) {
+  if (group.failure) return;
+  group.failure = error;
+  if (group.tensor) owner_.fail_slot(*group.tensor, error);
+  for (auto& [which, slot] : group.slots) {
+    // The round ends with it; servers are to let go of what it lends them.
+    if (slot.under_way != 0) owner_.fail_slot(*slot.tensor, error);
+  }
+  end_all(group, error);
+}
+
+// But for what is in a round.
+void GroupCalls::end_all(Group& group, const Error& error) {
+  for (auto& [which, slot] : group.slots)
+    end_queue(group, slot, error);
+  for (const std::uint64_t number : std::exchange(group.ended, {}))
+    end_piece(group, number, error);
+}
+
+void GroupCalls::fail(const Error& error) {
+  failure_ = error;
+  for (const auto& group : groups_) {
+    if (group->failure) continue;
+    group->failure = error;
+    end_all(*group, error);
+  }
+}
+
+Status GroupCalls::drop(GroupId id, std::function<void(Status)> done) {
+  BPS_ASSERT(id.value < groups_.size());
+  Group& group = *groups_[id.value];
+  if (failure_) return *failure_;
+  if (group.is_dropped) return dropped_error(group.spec);
+  group.is_dropped = true;
+  group.dropped = std::move(done);
+  if (group.calls.empty()) drop_tensors(group);
+  return {};
+}
+
+void GroupCalls::drop_tensors(Group& group) {
+  group.undropped = group.slots.size() + (group.is_asked ? 1 : 0);
+  if (group.undropped == 0) {
+    owner_.post_call([this, &group] { on_dropped(group, 0, {}); });
+    return;
+  }
+  if (group.tensor) drop(group, *group.tensor);
+  for (auto& [which, slot] : group.slots) {
+    if (slot.tensor) drop(group, *slot.tensor);
+  }
+}
+
+void GroupCalls::drop(Group& group, TensorId tensor) {
+  by_tensor_.erase(tensor);
+  const Status status =
+      owner_.drop_slot(tensor, [this, &group](const Status& ended) { on_dropped(group, 1, ended); });
+  if (!status) owner_.post_call([this, &group, status] { on_dropped(group, 1, status); });
+}
+
+void GroupCalls::on_dropped(Group& group, std::size_t tensors, const Status& status) {
+  if (!group.is_dropped || !group.calls.empty()) return;
+  group.undropped -= tensors;
+  if (group.undropped > 0 && status.ok()) return;
+  group.slots.clear();
+  if (const auto done = std::exchange(group.dropped, nullptr)) done(status);
+}
+
+// ---- the scheduler hears of calls that wait ----
+
+void GroupCalls::watch() {
+  timer_ = {};
+  for (Group* const group : std::set<Group*>(open_)) {
+    if (group->calls.empty()) continue;
+    if (group->parted && loop_.now() - group->parted_at >= kPatience) {
+      fail_group(*group, *group->parted);
+    } else if (loop_.now() - group->calls.begin()->second.since >= kPatience) {
+      say(*group, false);
+    }
+  }
+  if (!open_.empty()) timer_ = loop_.after(kPatience / 2, [this] { watch(); });
+}
+
+void GroupCalls::say_again() {
+  for (Group* const group : open_) {
+    if (group->told_to != 0) say(*group, true);
+  }
+}
+
+void GroupCalls::say(Group& group, bool again) {
+  if (!group.tensor || group.failure || group.calls.empty()) return;
+  OpenCalls open;
+  open.group = *group.tensor;
+  for (const auto& [number, call] : group.calls) {
+    if (open.calls.size() == kMaxOpenCallsNamed) break;
+    open.calls.push_back(call.said);
+  }
+  const std::uint64_t from = open.calls.front().number;
+  const std::uint64_t to = open.calls.back().number;
+  if (!again && from == group.told_from && to == group.told_to) return;
+  group.told_from = from;
+  group.told_to = to;
+  owner_.say(std::move(open));
+}
+
+std::optional<GroupCalls::Description> GroupCalls::describe(std::uint64_t ticket) const {
+  for (const Group* const group : open_) {
+    for (const auto& [number, call] : group->calls) {
+      if (call.ticket != ticket) continue;
+      Description out;
+      out.text =
+          fmt::format("call {} in group '{}'",
+                      call_text(number, call.said.call, call.said.dtype, call.said.count), group->spec.name);
+      for (const auto& [which, slot] : group->slots) {
+        if (slot.under_way == number) out.slot = slot.tensor;
+      }
+      return out;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace bps

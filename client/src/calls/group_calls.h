@@ -1,0 +1,170 @@
+// Calls without names (decision 0039): each is made on a group of ranks and has a number in it, which all its
+// ranks count alike. Here a call becomes rounds of slots, and a slot a tensor when it is first needed.
+//
+//   begin() --> pieces --> the queue of each one's slot --> a round of the slot's tensor --> all over: done
+//
+// A slot takes one piece at a time; those behind it wait. Calls that ranks do not make alike fail the group
+// on all of them, for good. The server sees it where they meet in one slot. Where they do not, each waits. So
+// who has waited a second, or hears of a slot that has failed, says to the scheduler what is under way, which
+// compares (CallComparison) and names the first call that differs.
+//
+// The group is a tensor itself, of no elements: it fails, and is dropped, as tensors are.
+//
+// Owner: ClientEngine. Lives on: client loop. No callback runs inside the call that asked for it. Limits: as
+// many rounds as there are slots; what waits for a slot costs its record only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/src/calls/call_slots.h"
+#include "client/src/tensors/request.h"
+#include "proto/base/loop/event_loop.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+// A client's number for a group; 0: all ranks of the job.
+using GroupId = Id<struct GroupTag, std::uint32_t>;
+
+struct GroupSpec {
+  std::string name;
+  std::vector<Rank> ranks;  // in the order of sums, in the shortest form (RankList); empty: all of the job
+  std::int32_t priority = 0;
+};
+
+// What a program calls: the request is of no tensor yet.
+struct GroupRequest {
+  GroupId group;
+  DType dtype = DType::f32;  // of a copy u8
+  std::uint64_t ticket = 0;  // chosen by the caller, to describe it
+  Request request;
+  std::uint64_t count() const { return request.source().bytes.size() / size_of(dtype); }
+};
+
+class GroupCalls {
+ public:
+  using Declared = std::function<void(Result<std::vector<TensorId>>)>;
+
+  class Owner {
+   public:
+    virtual void declare_slots(std::vector<TensorDeclaration> tensors, Declared done) = 0;
+    virtual Status begin_round(Request&& request) = 0;
+    // On all ranks, if it has not yet. What is under way in it ends, perhaps here.
+    virtual void fail_slot(TensorId tensor, const Error& error) = 0;
+    virtual bool has_failed(TensorId tensor) const = 0;
+    virtual Status drop_slot(TensorId tensor, std::function<void(Status)> done) = 0;
+    virtual void say(OpenCalls open) = 0;  // the run is filled in
+    virtual void post_call(std::function<void()> task) = 0;
+    virtual void on_calls_idle() = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // How long a call waits before the scheduler hears of it, and what has failed for the scheduler's word.
+  static constexpr Duration kPatience = std::chrono::seconds(1);
+
+  GroupCalls(EventLoop& loop, Owner& owner);
+  ~GroupCalls();
+  GroupCalls(const GroupCalls&) = delete;
+  GroupCalls& operator=(const GroupCalls&) = delete;
+
+  // A name may be used again when its group has been dropped here.
+  GroupId add(GroupSpec spec);
+  // What is wrong with it was looked for. An error: nothing has begun.
+  Status begin(GroupRequest&& request);
+  // None are made later; those under way go on. `done`: all its ranks have dropped it, or are gone.
+  Status drop(GroupId group, std::function<void(Status)> done);
+
+  // On this rank a tensor has failed.
+  void on_tensor_failed(TensorId tensor, const Error& error);
+  // The scheduler is there again.
+  void say_again();
+  // The job is over for this worker: what is not in a round ends. The rounds are failed by others, later.
+  void fail(const Error& error);
+
+  bool idle() const { return open_.empty(); }
+  // "number 17: average of 4913 f32 in group 'world'"; and the slot that it waits for, if that has a round.
+  struct Description {
+    std::string text;
+    std::optional<TensorId> slot;
+  };
+  std::optional<Description> describe(std::uint64_t ticket) const;
+
+ private:
+  struct Group;
+  struct Call {
+    Group* group = nullptr;
+    OpenCall said;
+    std::uint64_t ticket = 0;
+    TimePoint since;
+    std::size_t left = 0;  // pieces that are not over
+    std::uint32_t weight = UINT32_MAX;
+    std::optional<Error> error;
+    Request::Done done;
+  };
+  struct Piece {
+    std::uint64_t number = 0;  // of its call
+    Request request;
+  };
+  struct Slot {
+    std::optional<TensorId> tensor;  // none: it is being declared
+    std::uint64_t under_way = 0;     // number of the call; 0: none
+    std::deque<Piece> queue;
+  };
+  struct Group {
+    GroupSpec spec;
+    std::optional<TensorId> tensor;
+    bool is_asked = false;  // the tensor
+    std::uint64_t next_number = 1;
+    CallSlots plan;
+    std::map<CallSlot, Slot> slots;
+    std::map<std::uint64_t, Call> calls;  // under way, by number
+    // A rank has called something else: so far a slot has failed, and with it these calls' pieces. They wait
+    // for what the scheduler says of the group.
+    std::optional<Error> parted;
+    TimePoint parted_at;
+    std::vector<std::uint64_t> ended;
+    std::optional<Error> failure;
+    std::uint64_t told_from = 0, told_to = 0;  // numbers of calls, to the scheduler
+    bool is_dropped = false;
+    std::size_t undropped = 0;  // tensors, then
+    std::function<void(Status)> dropped;
+  };
+
+  void declare_group(Group& group);
+  Slot& slot_of(Group& group, const CallSlot& slot);
+  void declare(Group& group, const std::vector<CallSlot>& slots);
+  void on_declared(Group& group, const std::vector<CallSlot>& slots,
+                   const Result<std::vector<TensorId>>& ids);
+  void drop_tensors(Group& group);
+  void drop(Group& group, TensorId tensor);
+  void on_dropped(Group& group, std::size_t tensors, const Status& status);
+  void pump(Group& group, Slot& slot);
+  void on_over(Group& group, Slot& slot, const Result<std::uint32_t>& weight);
+  void end_piece(Group& group, std::uint64_t number, const Result<std::uint32_t>& weight);
+  void end_queue(Group& group, Slot& slot, const Error& error);
+  void part(Group& group, const Error& error);
+  void fail_group(Group& group, const Error& error);
+  void end_all(Group& group, const Error& error);
+  void watch();
+  void say(Group& group, bool again);
+
+  EventLoop& loop_;
+  Owner& owner_;
+  TimerId timer_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::map<TensorId, Group*> by_tensor_;  // groups and slots
+  std::set<Group*> open_;                 // that have calls under way
+  std::optional<Error> failure_;
+};
+
+}  // namespace bps

@@ -1,0 +1,327 @@
+#include "client/src/calls/group_calls.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/base/loop/virtual_loop.h"
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+
+// Declares, and takes rounds, when the test says so.
+class CallWorld final : public GroupCalls::Owner {
+ public:
+  CallWorld() : calls(loop, *this) {}
+
+  void declare_slots(std::vector<TensorDeclaration> tensors, GroupCalls::Declared done) override {
+    asked.push_back({std::move(tensors), std::move(done)});
+  }
+  Status begin_round(Request&& request) override {
+    if (refuses) return make_error(ErrorCode::out_of_memory, "no memory");
+    rounds.push_back(std::move(request));
+    return {};
+  }
+  void fail_slot(TensorId tensor, const Error& error) override {
+    failed.push_back(tensor);
+    end_rounds(tensor, error);
+  }
+  bool has_failed(TensorId tensor) const override {
+    return std::find(failed.begin(), failed.end(), tensor) != failed.end();
+  }
+  Status drop_slot(TensorId tensor, std::function<void(Status)> done) override {
+    drops.emplace_back(tensor, std::move(done));
+    return {};
+  }
+  void say(OpenCalls open) override { said.push_back(std::move(open)); }
+  void post_call(std::function<void()> task) override { loop.post(std::move(task)); }
+  void on_calls_idle() override { ++idle; }
+
+  // Answers all that is asked.
+  void declare_all() {
+    while (!asked.empty()) {
+      const auto [tensors, done] = std::move(asked.front());
+      asked.erase(asked.begin());
+      std::vector<TensorId> ids;
+      for (const TensorDeclaration& tensor : tensors) {
+        ids.emplace_back(static_cast<std::uint32_t>(names.size()));
+        names.push_back(tensor.name);
+      }
+      done(ids);
+    }
+  }
+  void end_rounds(TensorId tensor, const Result<std::uint32_t>& weight) {
+    std::vector<Request> ended;
+    for (Request& round : rounds)
+      if (round.tensor == tensor) ended.push_back(std::move(round));
+    std::erase_if(rounds, [&](const Request& round) { return round.tensor == tensor; });
+    for (Request& round : ended)
+      round.done(weight);
+  }
+  // The first of those under way.
+  void end_round(std::uint32_t weight = 2) {
+    REQUIRE_FALSE(rounds.empty());
+    const Request::Done done = std::move(rounds.front().done);
+    rounds.erase(rounds.begin());
+    done(weight);
+  }
+
+  Status call(std::size_t elements, GroupId group = {}, RoundCall what = Operation::sum) {
+    GroupRequest request;
+    request.group = group;
+    request.request.call = what;
+    request.ticket = results.size();
+    memory.resize(std::max(memory.size(), elements * sizeof(float)));
+    const std::span<std::byte> bytes(memory.data(), elements * sizeof(float));
+    if (!what.is_broadcast()) request.request.in.bytes = bytes;
+    request.request.out.bytes = bytes;
+    if (what.is_broadcast()) request.dtype = DType::u8;
+    results.emplace_back();
+    request.request.done = [this, at = results.size() - 1](const Result<std::uint32_t>& weight) {
+      CHECK_FALSE(results[at].has_value());
+      results[at] = weight;
+    };
+    return calls.begin(std::move(request));
+  }
+  bool is_done(std::size_t call) const { return results[call].has_value() && results[call]->ok(); }
+  std::string error(std::size_t call) const {
+    return results[call].has_value() && !results[call]->ok() ? results[call]->error().message : "";
+  }
+
+  struct Asked {
+    std::vector<TensorDeclaration> tensors;
+    GroupCalls::Declared done;
+  };
+  VirtualLoop loop;
+  std::vector<Asked> asked;
+  std::vector<std::string> names;  // by id
+  std::vector<Request> rounds;
+  std::vector<TensorId> failed;
+  std::vector<std::pair<TensorId, std::function<void(Status)>>> drops;
+  std::vector<OpenCalls> said;
+  std::vector<std::optional<Result<std::uint32_t>>> results;
+  std::vector<std::byte> memory;
+  bool refuses = false;
+  int idle = 0;
+  GroupCalls calls;
+};
+
+constexpr std::size_t kLongest = CallSlots::kClasses.back().bytes / sizeof(float);
+
+}  // namespace
+
+TEST_CASE("group calls: a slot is declared when it is needed, and calls wait for that") {
+  CallWorld w;
+  REQUIRE(w.call(100).ok());
+  REQUIRE(w.call(100).ok());
+  CHECK(w.rounds.empty());
+  REQUIRE(w.asked.size() == 3);
+  CHECK(w.asked[0].tensors.front().name == "bps.group/world");
+  CHECK(w.asked[0].tensors.front().elements == 0);
+  CHECK(w.asked[1].tensors.front().name == "bps.calls/world/f32/4096/0");
+  CHECK(w.asked[1].tensors.front().elements == 1024);
+  w.declare_all();
+  REQUIRE(w.rounds.size() == 2);
+  CHECK(w.rounds[0].number == 1);
+  CHECK(w.rounds[0].whole == 100);
+  CHECK(w.rounds[1].number == 2);
+  CHECK(w.rounds[0].tensor != w.rounds[1].tensor);
+  w.end_round(3);
+  CHECK(w.is_done(0));
+  CHECK(**w.results[0] == 3);
+  CHECK_FALSE(w.is_done(1));
+  CHECK_FALSE(w.calls.idle());
+  w.end_round();
+  CHECK(w.is_done(1));
+  CHECK(w.calls.idle());
+  CHECK(w.idle == 1);
+}
+
+TEST_CASE("group calls: a slot takes one at a time, in their order") {
+  CallWorld w;
+  const std::uint32_t slots = CallSlots::kClasses.front().slots;
+  for (std::uint32_t i = 0; i < 2 * slots; ++i)
+    REQUIRE(w.call(1).ok());
+  w.declare_all();
+  CHECK(w.rounds.size() == slots);
+  for (std::uint32_t i = 0; i < 2 * slots; ++i) {
+    const std::uint64_t number = w.rounds.front().number;
+    w.end_round();
+    CHECK(w.is_done(number - 1));
+  }
+  CHECK(w.calls.idle());
+  // No more than the slots are declared, and no call waited for more than a few declarations.
+  CHECK(w.names.size() == 1 + slots);
+}
+
+TEST_CASE("group calls: a long call is over with its last piece") {
+  CallWorld w;
+  REQUIRE(w.call(2 * kLongest + 5).ok());
+  w.declare_all();
+  REQUIRE(w.rounds.size() == 2);
+  CHECK(w.rounds[0].in.bytes.size() == kLongest * sizeof(float));
+  CHECK(w.rounds[1].in.bytes.data() == w.memory.data() + kLongest * sizeof(float));
+  CHECK(w.rounds[1].whole == 2 * kLongest + 5);
+  w.end_round(4);
+  REQUIRE(w.rounds.size() == 2);
+  CHECK(w.rounds[1].in.bytes.size() == 5 * sizeof(float));
+  w.end_round(3);
+  CHECK_FALSE(w.is_done(0));
+  w.end_round(4);
+  REQUIRE(w.is_done(0));
+  CHECK(**w.results[0] == 3);
+}
+
+TEST_CASE("group calls: what has failed here fails the group, and nothing of it stays under way") {
+  CallWorld w;
+  const GroupId other = w.calls.add({"other", {Rank{0}, Rank{2}}, 5});
+  REQUIRE(w.call(10).ok());
+  REQUIRE(w.call(10'000).ok());
+  REQUIRE(w.call(10, other).ok());
+  w.declare_all();
+  REQUIRE(w.rounds.size() == 3);
+  const TensorId slot = w.rounds[1].tensor;
+  const auto fail = GENERATE(range(0, 4));
+  CAPTURE(fail);
+  if (fail == 0) {
+    w.fail_slot(slot, make_error(ErrorCode::configuration, "they differ"));
+    REQUIRE(w.said.size() == 1);
+    CHECK(w.said[0].calls.size() == 2);
+    CHECK(w.has_failed(TensorId{0}));
+    CHECK(w.error(1).empty());
+    if (GENERATE(true, false)) {  // the scheduler knows better, or is away
+      w.calls.on_tensor_failed(TensorId{0}, make_error(ErrorCode::configuration, "the first one differs"));
+      CHECK(w.error(0) == "the first one differs");
+      CHECK(w.error(1) == "the first one differs");
+    } else {
+      w.loop.run_for(std::chrono::seconds(2));
+      CHECK(w.error(1) == "they differ");
+    }
+  } else if (fail == 1) {
+    w.calls.on_tensor_failed(TensorId{0}, make_error(ErrorCode::configuration, "they differ"));
+  } else if (fail == 2) {
+    w.refuses = true;
+    REQUIRE(w.call(10).ok());
+    w.declare_all();
+    w.loop.run_tasks();
+    CHECK(w.error(3) == "no memory");
+  } else {
+    REQUIRE(w.call(1'000'000).ok());
+    REQUIRE(w.asked.size() == 1);
+    w.asked.front().done(make_error(ErrorCode::out_of_memory, "no room"));
+    CHECK(w.error(3) == "no room");
+  }
+  CHECK_FALSE(w.error(0).empty());
+  CHECK_FALSE(w.error(1).empty());
+  CHECK(w.has_failed(TensorId{0}));  // which tells the others
+  CHECK(w.rounds.size() == 1);
+  CHECK_FALSE(w.call(10).ok());
+  w.refuses = false;
+  REQUIRE(w.call(10, other).ok());
+  w.declare_all();
+  CHECK(w.rounds.size() == 2);
+}
+
+TEST_CASE("group calls: a round that fails for all fails its call only") {
+  CallWorld w;
+  REQUIRE(w.call(10).ok());
+  w.declare_all();
+  w.end_rounds(w.rounds.front().tensor, make_error(ErrorCode::peer_lost, "the root is gone"));
+  CHECK(w.error(0) == "the root is gone");
+  REQUIRE(w.call(10).ok());
+  w.declare_all();
+  w.end_round();
+  CHECK(w.is_done(1));
+}
+
+TEST_CASE("group calls: the scheduler hears of what waits for a second, and not twice") {
+  CallWorld w;
+  REQUIRE(w.call(10).ok());
+  w.declare_all();
+  w.loop.run_for(std::chrono::milliseconds(900));
+  CHECK(w.said.empty());
+  REQUIRE(w.call(0, {}, RoundCall::broadcast(Rank{1})).ok());
+  w.loop.run_for(std::chrono::milliseconds(700));
+  REQUIRE(w.said.size() == 1);
+  CHECK(w.said[0].group == TensorId{0});
+  REQUIRE(w.said[0].calls.size() == 2);
+  CHECK(w.said[0].calls[0] == OpenCall{1, Operation::sum, DType::f32, 10});
+  CHECK(w.said[0].calls[1] == OpenCall{2, RoundCall::broadcast(Rank{1}), DType::u8, 0});
+  w.loop.run_for(std::chrono::seconds(5));
+  CHECK(w.said.size() == 1);
+  w.calls.say_again();
+  CHECK(w.said.size() == 2);
+  REQUIRE(w.call(10).ok());
+  w.loop.run_for(std::chrono::seconds(5));
+  CHECK(w.said.size() == 3);
+  w.end_round();
+  w.loop.run_for(std::chrono::seconds(5));
+  REQUIRE(w.said.size() == 4);
+  CHECK(w.said[3].calls.front().number == 2);
+  w.declare_all();
+  while (!w.rounds.empty())
+    w.end_round();
+  w.loop.run_for(std::chrono::seconds(5));
+  CHECK(w.said.size() == 4);
+}
+
+TEST_CASE("group calls: a group that is dropped drops its tensors, also those that come later") {
+  CallWorld w;
+  const GroupId group = w.calls.add({"g", {}, 0});
+  REQUIRE(w.call(10, group).ok());
+  int dropped = 0;
+  const auto count = [&](const Status& status) { dropped += status.ok() ? 1 : 100; };
+  w.declare_all();
+  w.end_round();
+  REQUIRE(w.call(10, group).ok());  // the second slot
+  REQUIRE(w.calls.drop(group, count).ok());
+  CHECK(w.drops.empty());
+  w.declare_all();
+  w.end_round();
+  CHECK(w.is_done(1));
+  CHECK(w.drops.size() == 3);
+  CHECK(w.call(10, group).error().code == ErrorCode::invalid_argument);
+  CHECK_THAT(w.calls.drop(group, count).error().message, Contains("has been dropped"));
+  for (const auto& [tensor, done] : std::exchange(w.drops, {}))
+    done({});
+  CHECK(dropped == 1);
+  // One that was never used.
+  const GroupId again = w.calls.add({"g", {}, 0});
+  REQUIRE(w.calls.drop(again, count).ok());
+  w.loop.run_tasks();
+  CHECK(dropped == 2);
+}
+
+TEST_CASE("group calls: the end of the job ends what waits, and what is under way when that ends") {
+  CallWorld w;
+  REQUIRE(w.call(10).ok());
+  w.declare_all();
+  REQUIRE(w.call(10'000).ok());
+  w.calls.fail(make_error(ErrorCode::peer_lost, "the job is over"));
+  CHECK(w.error(1) == "the job is over");
+  CHECK(w.error(0).empty());
+  w.end_rounds(w.rounds.front().tensor, make_error(ErrorCode::peer_lost, "the job is over"));
+  CHECK(w.error(0) == "the job is over");
+  CHECK_FALSE(w.call(10).ok());
+  CHECK(w.calls.idle());
+  CHECK(w.failed.empty());
+}
+
+TEST_CASE("group calls: a call is described by its ticket") {
+  CallWorld w;
+  REQUIRE(w.call(10).ok());
+  const auto waiting = w.calls.describe(0);
+  REQUIRE(waiting);
+  CHECK(waiting->text == "call number 1: sum of 10 f32 in group 'world'");
+  CHECK_FALSE(waiting->slot);
+  w.declare_all();
+  CHECK(w.calls.describe(0)->slot == w.rounds.front().tensor);
+  w.end_round();
+  CHECK_FALSE(w.calls.describe(0));
+}
+
+}  // namespace bps

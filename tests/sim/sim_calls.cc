@@ -1,0 +1,186 @@
+#include "tests/sim/sim_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace bps::sim {
+namespace {
+
+// Small numbers: whatever is summed, and in whatever order, is exact in every type.
+double value_of(const JobPlan& job, std::size_t group, std::uint64_t number, Rank rank, std::uint64_t i) {
+  return static_cast<double>((job.seed % 97 + group * 13 + number * 7 + rank.value * 3 + i) % 5);
+}
+
+template <class T>
+void put(std::byte* to, std::uint64_t i, double value) {
+  const T element = static_cast<T>(value);
+  std::memcpy(to + i * sizeof element, &element, sizeof element);
+}
+
+std::vector<std::byte> bytes_of(DType dtype, std::uint64_t count,
+                                const std::function<double(std::uint64_t)>& value) {
+  std::vector<std::byte> out(count * size_of(dtype));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    switch (dtype) {
+      case DType::f32: put<float>(out.data(), i, value(i)); break;
+      case DType::f64: put<double>(out.data(), i, value(i)); break;
+      case DType::i32: put<std::int32_t>(out.data(), i, value(i)); break;
+      default: put<std::uint8_t>(out.data(), i, value(i)); break;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+SimCalls::SimCalls(Worker worker, std::uint64_t seed) : worker_(std::move(worker)), random_(seed) {
+  const CallsPlan& plan = worker_.job.calls;
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    const std::vector<Rank>& ranks = plan.groups[g];
+    if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), worker_.rank) == ranks.end()) continue;
+    Group& group = groups_.emplace_back();
+    group.index = g;
+    group.most = random_.between<std::size_t>(1, 12);
+    if (g > 0) group.id = worker_.engine.declare_group({fmt::format("group{}", g), ranks, 0});
+  }
+  unfinished_ = groups_.size();
+}
+
+void SimCalls::start() {
+  for (Group& group : groups_) {
+    for (std::size_t i = 0; i < group.most; ++i)
+      go_on(group);
+  }
+}
+
+void SimCalls::go_on(Group& group) {
+  const Duration think =
+      worker_.think > Duration(0) ? random_.between(Duration(0), worker_.think) : Duration(0);
+  worker_.loop.after(think, [this, &group] { begin(group); });
+}
+
+void SimCalls::begin(Group& group) {
+  const CallsPlan& plan = worker_.job.calls;
+  if (group.next > plan.count) {
+    if (group.under_way.empty() && group.next == plan.count + 1) {
+      ++group.next;  // once
+      if (--unfinished_ == 0) worker_.over();
+    }
+    return;
+  }
+  const std::uint64_t number = group.next++;
+  Call& call = group.under_way[number];
+  call.number = number;
+  call.plan = call_plan(worker_.job, group.index, number, worker_.rank);
+  const CallPlan& made = call.plan;
+  const auto mine = [&](std::uint64_t i) {
+    return value_of(worker_.job, group.index, number, worker_.rank, i);
+  };
+  call.in = bytes_of(made.dtype, made.count, mine);
+  const bool is_root = made.call.has_root() && made.call.root == worker_.rank;
+  GroupRequest request;
+  request.group = group.id;
+  request.dtype = made.call.is_copy() ? DType::u8 : made.dtype;
+  request.request.call = made.call;
+  if (made.call.is_broadcast()) {
+    call.out = is_root ? call.in : std::vector<std::byte>(call.in.size(), std::byte{0xee});
+    request.request.out.bytes = call.out;
+  } else if (worker_.in_place) {
+    call.out = call.in;
+    request.request.in.bytes = call.out;
+    if (!made.call.has_root() || is_root) request.request.out.bytes = call.out;
+  } else {
+    call.out.assign(call.in.size(), std::byte{0xee});
+    request.request.in.bytes = call.in;
+    if (!made.call.has_root() || is_root) request.request.out.bytes = call.out;
+  }
+  const Status begun = worker_.begin(
+      std::move(request),
+      [this, &group, number](const Result<std::uint32_t>& result) { on_done(group, number, result); });
+  if (!begun) on_done(group, number, begun.error());
+}
+
+void SimCalls::on_done(Group& group, std::uint64_t number, const Result<std::uint32_t>& result) {
+  const auto found = group.under_way.find(number);
+  if (found == group.under_way.end()) return worker_.fail("a call ended that is not under way");
+  const Call call = std::move(found->second);
+  group.under_way.erase(found);
+  if (!result && result.error().code == ErrorCode::closed) return;
+  if (!result && may_part(group)) {
+    check_parted(group, result.error());
+  } else if (!result) {
+    return worker_.give_up(result.error());
+  } else {
+    check(group, call, *result);
+  }
+  go_on(group);
+}
+
+// All fail that are under way when its ranks hear of it, and that come later.
+bool SimCalls::may_part(const Group& group) const {
+  const auto& odd = worker_.job.calls.odd;
+  return odd && odd->group == group.index;
+}
+
+void SimCalls::check_parted(const Group& group, const Error& error) {
+  if (error.code == ErrorCode::peer_lost) return worker_.give_up(error);
+  const std::uint64_t first = first_odd_call(worker_.job);
+  const std::string names = worker_.job.calls.odd->is_named ? fmt::format("number {}: ", first) : "number ";
+  const bool is_right =
+      error.code == ErrorCode::configuration &&
+      error.message.find(
+          fmt::format("group '{}'", group.index == 0 ? "world" : fmt::format("group{}", group.index))) !=
+          std::string::npos &&
+      error.message.find(names) != std::string::npos;
+  // Who has closed makes no more calls, which others may hear of first.
+  const bool has_left = error.message.find("has left the job") != std::string::npos;
+  if (!is_right && !has_left)
+    worker_.fail(fmt::format("call {} of group {} differs, and the error is: {} ({})", first, group.index,
+                             to_string(error), words_of(error.code)));
+}
+
+void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight) {
+  const JobPlan& job = worker_.job;
+  // Later ones may be over before the ranks hear of it, if they are the same.
+  if (may_part(group) && is_odd_call(job, call.number))
+    return worker_.fail(
+        fmt::format("call {} of group {} succeeded, and ranks differ", call.number, group.index));
+  const CallPlan& plan = call.plan;
+  std::vector<Rank> ranks = job.calls.groups[group.index];
+  for (std::uint32_t r = 0; ranks.size() < job.world_size() && job.calls.groups[group.index].empty(); ++r)
+    ranks.emplace_back(r);
+  const auto value = [&](Rank rank, std::uint64_t i) {
+    return value_of(job, group.index, call.number, rank, i);
+  };
+  const bool takes = !plan.call.has_root() || plan.call.is_broadcast() || plan.call.root == worker_.rank;
+  const std::uint32_t right =
+      plan.call.is_broadcast() || !takes || plan.count == 0 ? 1 : static_cast<std::uint32_t>(ranks.size());
+  if (plan.count > 0 && weight != right)
+    worker_.fail(
+        fmt::format("call {} of group {} has weight {}, not {}", call.number, group.index, weight, right));
+  const bool is_input_intact =
+      worker_.in_place || plan.call.is_broadcast() ||
+      call.in == bytes_of(plan.dtype, plan.count, [&](std::uint64_t i) { return value(worker_.rank, i); });
+  if (!is_input_intact)
+    worker_.fail(fmt::format("the input of call {} of group {} was changed", call.number, group.index));
+  if (!takes) return;
+  const auto expected = bytes_of(plan.dtype, plan.count, [&](std::uint64_t i) {
+    if (plan.call.is_broadcast()) return value(plan.call.root, i);
+    double sum = value(ranks.front(), i);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      const double next = value(ranks[r], i);
+      if (plan.call.operation == Operation::sum) sum += next;
+      if (plan.call.operation == Operation::max) sum = std::max(sum, next);
+      if (plan.call.operation == Operation::min) sum = std::min(sum, next);
+    }
+    return sum;
+  });
+  if (call.out != expected)
+    worker_.fail(fmt::format("call {} of group {} is wrong: {} of {}", call.number, group.index,
+                             to_string(plan.call), plan.count));
+}
+
+}  // namespace bps::sim
