@@ -532,32 +532,6 @@ const std::vector<std::string_view>& scenario_names() {
   return names;
 }
 
-namespace {
-
-// Shared by some ranks only, in an order of its own.
-void share(TensorPlan& tensor, std::uint32_t world_size, Random& random) {
-  for (Rank rank{0}; rank.value < world_size; rank = rank.next())
-    tensor.ranks.push_back(rank);
-  random.shuffle(tensor.ranks);
-  tensor.ranks.resize(random.between<std::size_t>(1, tensor.ranks.size()));
-  tensor.ranks = RankList::shortest(std::move(tensor.ranks), world_size);
-}
-
-// Into a part for each rank: equal ones, or of any length, perhaps none.
-void cut(TensorPlan& tensor, std::uint32_t ranks, Random& random) {
-  tensor.parts.assign(ranks, tensor.elements / ranks);
-  if (tensor.elements % ranks == 0 && random.one_in(2)) return;
-  std::uint64_t left = tensor.elements;
-  for (std::uint64_t& part : tensor.parts) {
-    part = random.one_in(4) ? 0 : random.below(2 * tensor.elements / ranks + 1);
-    part = std::min(part, left);
-    left -= part;
-  }
-  tensor.parts[random.below(ranks)] += left;
-}
-
-}  // namespace
-
 std::string_view scenario_of(std::uint64_t seed) { return kScenarios[seed % kScenarios.size()].name; }
 
 Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
@@ -580,23 +554,8 @@ Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
     if (scenario.fates[j] == Fate::error) scenario.jobs[j].declares_late = false;
     scenario.jobs[j].may_be_refused = scenario.tight_memory;
   }
-  Random parts(seed ^ 0x7061727473);
-  for (std::size_t j = 0; j < scenario.jobs.size(); ++j) {
-    if (scenario.tight_memory) break;  // it is counted by whole partitions
-    JobPlan& job = scenario.jobs[j];
-    const std::uint64_t pushes = job.pushes();
-    // The first one is of all ranks, so that each has something to do.
-    for (std::size_t t = 0; t < job.tensors.size(); ++t) {
-      TensorPlan& tensor = job.tensors[t];
-      if (tensor.mode == Mode::async) continue;
-      if (t > 0 && !job.sums_on_hosts && parts.one_in(3)) share(tensor, job.world_size(), parts);
-      if (parts.one_in(2)) cut(tensor, job.sharing(t), parts);
-    }
-    // As far into what is sent as before.
-    for (FaultPlan& fault : scenario.faults)
-      if (fault.job == j && job.pushes() < pushes)
-        fault.after_frames = std::max<std::uint64_t>(fault.after_frames * job.pushes() / pushes, 1);
-  }
+  divide_tensors(scenario, seed);
+  add_calls(scenario, seed);
   scenario.keyed = Random(seed ^ 0x6b6579).one_in(2);
   return scenario;
 }

@@ -161,15 +161,15 @@ void ScenarioMaker::quarrel(JobPlan& job) {
     server.memory_max = 32ull * 1024 * 1024;
 }
 
-void ScenarioMaker::make_calls(JobPlan& job, std::uint64_t most) {
-  job.calls.count = random_.between<std::uint64_t>(1, most);
-  job.calls.groups.resize(random_.between<std::size_t>(1, 4));
+void plan_calls(JobPlan& job, std::uint64_t most, Random& random) {
+  job.calls.count = random.between<std::uint64_t>(1, most);
+  job.calls.groups.resize(random.between<std::size_t>(1, 4));
   for (std::size_t g = 1; g < job.calls.groups.size(); ++g) {
     std::vector<Rank> ranks;
     for (std::uint32_t r = 0; r < job.world_size(); ++r)
       ranks.emplace_back(r);
-    random_.shuffle(ranks);
-    ranks.resize(random_.between<std::size_t>(1, ranks.size()));
+    random.shuffle(ranks);
+    ranks.resize(random.between<std::size_t>(1, ranks.size()));
     // All in their order are those of the job.
     job.calls.groups[g] = RankList::shortest(std::move(ranks), job.world_size());
   }
@@ -458,6 +458,62 @@ FaultPlan::Kind ScenarioMaker::replacement_kind() {
 void ScenarioMaker::lend_everywhere() {
   scenario_.network.lending_percent = 100;
   scenario_.network.max_give_back = random_.one_in(2) ? Duration(0) : Duration(200ms);
+}
+
+namespace {
+
+// Shared by some ranks only, in an order of its own.
+void share(TensorPlan& tensor, std::uint32_t world_size, Random& random) {
+  for (Rank rank{0}; rank.value < world_size; rank = rank.next())
+    tensor.ranks.push_back(rank);
+  random.shuffle(tensor.ranks);
+  tensor.ranks.resize(random.between<std::size_t>(1, tensor.ranks.size()));
+  tensor.ranks = RankList::shortest(std::move(tensor.ranks), world_size);
+}
+
+// Into a part for each rank: equal ones, or of any length, perhaps none.
+void cut(TensorPlan& tensor, std::uint32_t ranks, Random& random) {
+  tensor.parts.assign(ranks, tensor.elements / ranks);
+  if (tensor.elements % ranks == 0 && random.one_in(2)) return;
+  std::uint64_t left = tensor.elements;
+  for (std::uint64_t& part : tensor.parts) {
+    part = random.one_in(4) ? 0 : random.below(2 * tensor.elements / ranks + 1);
+    part = std::min(part, left);
+    left -= part;
+  }
+  tensor.parts[random.below(ranks)] += left;
+}
+
+}  // namespace
+
+void divide_tensors(Scenario& scenario, std::uint64_t seed) {
+  Random parts(seed ^ 0x7061727473);
+  for (std::size_t j = 0; j < scenario.jobs.size(); ++j) {
+    if (scenario.tight_memory) break;  // it is counted by whole partitions
+    JobPlan& job = scenario.jobs[j];
+    const std::uint64_t pushes = job.pushes();
+    // The first one is of all ranks, so that each has something to do.
+    for (std::size_t t = 0; t < job.tensors.size(); ++t) {
+      TensorPlan& tensor = job.tensors[t];
+      if (tensor.mode == Mode::async) continue;
+      if (t > 0 && !job.sums_on_hosts && parts.one_in(3)) share(tensor, job.world_size(), parts);
+      if (parts.one_in(2)) cut(tensor, job.sharing(t), parts);
+    }
+    // As far into what is sent as before.
+    for (FaultPlan& fault : scenario.faults)
+      if (fault.job == j && job.pushes() < pushes)
+        fault.after_frames = std::max<std::uint64_t>(fault.after_frames * job.pushes() / pushes, 1);
+  }
+}
+
+void add_calls(Scenario& scenario, std::uint64_t seed) {
+  Random random(seed ^ 0x63616c6c73);
+  for (std::size_t j = 0; j < scenario.jobs.size(); ++j) {
+    JobPlan& job = scenario.jobs[j];
+    const bool may = scenario.fates[j] == Fate::exact && !job.sums_on_hosts && !job.shrinks &&
+                     !scenario.tight_memory && job.quarrel.kind == QuarrelPlan::Kind::none;
+    if (may && job.calls.count == 0 && random.one_in(5)) plan_calls(job, 20, random);
+  }
 }
 
 }  // namespace bps::sim

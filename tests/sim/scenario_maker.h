@@ -18,6 +18,13 @@ inline constexpr Duration kLinkDetection = 2 * (2 * kHeartbeatTimeout + std::chr
 inline constexpr Duration kLoudDetection = std::chrono::seconds(2);
 inline constexpr Duration kSilentDetection = kHeartbeatTimeout + std::chrono::seconds(2);
 
+// At most so many calls without names on each of a few groups.
+void plan_calls(JobPlan& job, std::uint64_t most, Random& random);
+// What a seed adds to each scenario: tensors of some ranks only, and parts; calls without names, where no
+// rank is lost.
+void divide_tensors(Scenario& scenario, std::uint64_t seed);
+void add_calls(Scenario& scenario, std::uint64_t seed);
+
 class ScenarioMaker {
  public:
   ScenarioMaker(std::string_view name, std::uint64_t seed);
@@ -45,7 +52,7 @@ class ScenarioMaker {
   // One of its ranks disagrees with the others, who have room for a tensor too many.
   void quarrel(JobPlan& job);
   // Its ranks make calls without names, too, on all of them and on a few groups.
-  void make_calls(JobPlan& job, std::uint64_t most = 60);
+  void make_calls(JobPlan& job) { plan_calls(job, 60, random_); }
   // One of them makes another call than the others.
   void part_ways(JobPlan& job);
   // Its tensors are dropped and declared again while it runs.

@@ -200,15 +200,16 @@ void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::v
 }
 
 // However often it is dropped, and whenever. Of a tensor without elements nobody knows after a restart of the
-// scheduler who has had it (decision 0034).
+// scheduler who has had it (decision 0034); nor of one that only a lost rank had declared.
 void SimWorker::note_id(std::size_t tensor) {
   if (job_.plan.tensors[tensor].elements == 0) return;
-  const TensorId id = tensors_[tensor].id;
-  const auto [known, is_first] = job_.ids.emplace(std::pair{tensor, job_.drops[tensor][rank_.value]}, id);
-  if (known->second != id) {
-    fail(fmt::format("declaration {} of {} is tensor {} here, and {} elsewhere", known->first.second,
-                     job_.plan.tensors[tensor].name, id.value, known->second.value));
-  }
+  const std::pair key{tensor, job_.drops[tensor][rank_.value]};
+  const std::pair said{tensors_[tensor].id, rank_};
+  auto& known = job_.ids.emplace(key, said).first->second;
+  if (job_.shrunk.is_lost(known.second)) known = said;
+  if (known.first == said.first) return;
+  fail(fmt::format("declaration {} of {} is tensor {} here, and {} at rank {}", key.second,
+                   job_.plan.tensors[tensor].name, said.first.value, known.first.value, known.second.value));
 }
 
 Status SimWorker::drop(TensorId tensor, std::function<void()> check_ended) {

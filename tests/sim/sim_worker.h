@@ -56,8 +56,8 @@ struct JobContext {
   std::vector<std::uint64_t> barriers;               // by rank: entered
   std::vector<std::vector<std::uint64_t>> drops;     // by tensor and rank: how often it was dropped
   std::vector<bool> has_closed;                      // by rank: or is about to
-  // By tensor and how often it had been dropped before; the same on all ranks.
-  std::map<std::pair<std::size_t, std::uint64_t>, TensorId> ids;
+  // By tensor and how often it had been dropped before, with a rank that says so; the same on all ranks.
+  std::map<std::pair<std::size_t, std::uint64_t>, std::pair<TensorId, Rank>> ids;
   ShrunkAnswers shrunk;  // of a job that shrinks, instead of `expected`
 };
 

@@ -23,9 +23,9 @@ TensorDeclaration declaration_of(const GroupSpec& spec, std::string name) {
   return tensor;
 }
 
-TensorDeclaration declaration_of(const GroupSpec& spec, const CallSlot& slot) {
+TensorDeclaration declaration_of(const GroupSpec& spec, TensorId group, const CallSlot& slot) {
   TensorDeclaration tensor =
-      declaration_of(spec, slot_name(spec.name, slot.is_copy ? "copy" : name_of(slot.dtype),
+      declaration_of(spec, slot_name(spec.name, group, slot.is_copy ? "copy" : name_of(slot.dtype),
                                      CallSlots::kClasses[slot.size_class].bytes, slot.index));
   tensor.dtype = slot.dtype;
   tensor.elements = CallSlots::elements_of(slot);
@@ -146,6 +146,7 @@ void GroupCalls::declare_group(Group& group) {
                          }
                          group.tensor = ids->front();
                          by_tensor_[*group.tensor] = &group;
+                         declare(group, std::exchange(group.undeclared, {}));
                          if (group.failure) owner_.fail_slot(*group.tensor, *group.failure);
                          if (group.is_dropped && group.calls.empty()) drop(group, *group.tensor);
                        });
@@ -161,15 +162,20 @@ GroupCalls::Slot& GroupCalls::slot_of(Group& group, const CallSlot& wanted) {
   for (; slot.index < end; ++slot.index) {
     if (group.slots.try_emplace(slot).second) slots.push_back(slot);
   }
-  declare(group, slots);
+  if (group.tensor) {
+    declare(group, slots);
+  } else {
+    group.undeclared.insert(group.undeclared.end(), slots.begin(), slots.end());
+  }
   return group.slots.at(wanted);
 }
 
 void GroupCalls::declare(Group& group, const std::vector<CallSlot>& slots) {
+  if (slots.empty()) return;
   std::vector<TensorDeclaration> tensors;
   tensors.reserve(slots.size());
   for (const CallSlot& slot : slots)
-    tensors.push_back(declaration_of(group.spec, slot));
+    tensors.push_back(declaration_of(group.spec, *group.tensor, slot));
   owner_.declare_slots(std::move(tensors), [this, &group, slots](const Result<std::vector<TensorId>>& ids) {
     on_declared(group, slots, ids);
   });

@@ -127,6 +127,7 @@ class GroupCalls {
     std::uint64_t next_number = 1;
     CallSlots plan;
     std::map<CallSlot, Slot> slots;
+    std::vector<CallSlot> undeclared;     // of these, until the group's tensor is there
     std::map<std::uint64_t, Call> calls;  // under way, by number
     // A rank has called something else: so far a slot has failed, and with it these calls' pieces. They wait
     // for what the scheduler says of the group.
