@@ -74,6 +74,7 @@ bool read_engine(const std::string& text, EngineOptions& out) {
                        : key == "local-group"     ? read_enum(value, std::size(kGroupUses), out.local_group)
                        : key == "exchange"        ? read_enum(value, std::size(kExchangeUses), out.exchange)
                        : key == "groups"          ? read_number(value, out.groups) && out.groups > 0
+                       : key == "unnamed"         ? read_flag(value, out.unnamed)
                        : key == "is-part"         ? read_flag(value, out.is_part)
                        : key == "product"         ? read_number(value, out.product)
                                                   : false;
@@ -85,11 +86,12 @@ bool read_engine(const std::string& text, EngineOptions& out) {
 std::string show_engine(const EngineOptions& engine) {
   return fmt::format(
       "kind:{};partition-bytes:{};credit-bytes:{};retain:{};memory:{};transport:{};checksum:{};tls:{};by-"
-      "priority:{};local-group:{};exchange:{};groups:{};is-part:{};product:{}",
+      "priority:{};local-group:{};exchange:{};groups:{};unnamed:{};is-part:{};product:{}",
       static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes, engine.retain ? 1 : 0,
       static_cast<unsigned>(engine.memory), static_cast<unsigned>(engine.transport), engine.checksum ? 1 : 0,
       engine.tls ? 1 : 0, engine.by_priority ? 1 : 0, static_cast<unsigned>(engine.local_group),
-      static_cast<unsigned>(engine.exchange), engine.groups, engine.is_part ? 1 : 0, engine.product);
+      static_cast<unsigned>(engine.exchange), engine.groups, engine.unnamed ? 1 : 0, engine.is_part ? 1 : 0,
+      engine.product);
 }
 
 bool assign(WorkerOptions& options, const std::string& key, const std::string& value) {

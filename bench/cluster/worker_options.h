@@ -87,6 +87,7 @@ struct EngineOptions {
   ExchangeUse exchange = ExchangeUse::push_pull;  // of pushpull
   // Of pushpull: each of as many consecutive ranks, with tensors of its own. They divide the workers.
   std::uint32_t groups = 1;
+  bool unnamed = false;  // of pushpull: calls on the group, and no tensors of its own
   // Each worker has its part of the tensors, one of as many as there are workers, to itself: what it sends
   // for its host when all workers are a local group.
   bool is_part = false;

@@ -1,4 +1,5 @@
-// exchange: rounds of one kind beside push_pull of the same tensors, in turns.
+// exchange: rounds of one kind beside push_pull of the same tensors, in turns; or calls without names beside
+// the same by name.
 #include <fmt/core.h>
 
 #include <iterator>
@@ -24,17 +25,25 @@ Result<Outcome> run_exchange(const Options& options) {
         fmt::format("{} workers cannot be divided into {} groups", options.workers, options.groups),
         "use a number of groups that divides the workers");
   }
+  if (options.unnamed && has_parts(engine.exchange)) {
+    return make_error(ErrorCode::invalid_argument, options.exchange + " is always of declared tensors",
+                      "use push_pull, broadcast or reduce, or leave --unnamed out");
+  }
   nlohmann::ordered_json settings = options.engine_settings();
   if (options.groups > 1) settings["groups"] = options.groups;
-  race->add(engine, {options.exchange, settings});
-  engine.exchange = ExchangeUse::push_pull;
-  if (!is_push_pull) race->add(engine, {std::string(kExchangeUses[0]), settings});
+  engine.unnamed = options.unnamed;
+  race->add(engine, {(options.unnamed ? "unnamed " : "") + options.exchange, settings});
+  if (!options.unnamed) engine.exchange = ExchangeUse::push_pull;
+  engine.unnamed = false;
+  const bool is_alone = is_push_pull && !options.unnamed;
+  if (!is_alone)
+    race->add(engine, {std::string(kExchangeUses[static_cast<std::size_t>(engine.exchange)]), settings});
   const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
   for (const Side& side : *measured)
     add_series(outcome, options, side.series, side.series.name == kExchangeUses[0]);
-  if (!is_push_pull) {
+  if (!is_alone) {
     const Series& first = measured->front().series;
     const Series& second = measured->back().series;
     add_ratio(outcome, first.name + "/" + second.name, "seconds",
@@ -53,7 +62,7 @@ int exchange_command(int argc, const char* const* argv) {
       "Times rounds of one kind and, in turns, push_pull of the same tensors. The root changes from "
       "round to round. fsdp is an all_gather, then an all_gather beside a reduce_scatter. Every element "
       "of what a round ends with is checked. With --groups each group calls it on tensors of its own, all at "
-      "the same time.");
+      "the same time. With --unnamed calls without names are timed, and the same by name.");
   add_common_flags(config, options);
   add_tensor_flags(config, options);
   add_link_flags(config, options);
@@ -61,6 +70,7 @@ int exchange_command(int argc, const char* const* argv) {
   config.add("kind", options.exchange, "What the workers call")
       .choices({std::begin(kExchangeUses), std::end(kExchangeUses)});
   config.add("groups", options.groups, "Of so many groups of consecutive ranks").range(1, 1024);
+  config.add("unnamed", options.unnamed, "Calls without names: push_pull, broadcast or reduce");
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   return finish(options.json, run_exchange(options));
 }

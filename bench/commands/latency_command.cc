@@ -23,7 +23,9 @@ Result<Outcome> run(const Options& options) {
                       "use larger --bytes");
   }
   race->worker().echo_bytes = options.bytes.bytes;
-  race->add(options.engine(EngineKind::pushpull), {"latency", options.engine_settings()});
+  EngineOptions engine = options.engine(EngineKind::pushpull);
+  engine.unnamed = options.unnamed;
+  race->add(engine, {"latency", options.engine_settings()});
   race->add({.kind = EngineKind::echo}, {"echo"});
   const auto sides = race->run({.block_rounds = kLatencyBlock});
   if (!sides) return sides.error();
@@ -54,6 +56,7 @@ int latency_command(int argc, const char* const* argv) {
   add_common_flags(config, options);
   add_link_flags(config, options);
   add_library_flags(config, options);
+  config.add("calls", options.unnamed, "Calls without names");
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   return finish(options.json, run(options));
 }

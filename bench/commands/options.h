@@ -45,6 +45,7 @@ struct Options {
   std::string local_group{kGroupUses[0]};
   std::string exchange{kExchangeUses[0]};
   std::uint32_t groups = 1;
+  bool unnamed = false;
   // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
   bool in_place = false;

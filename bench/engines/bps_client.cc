@@ -193,6 +193,44 @@ Result<BpsHandle> BpsClient::all_gather(bps_tensor tensor, std::span<std::byte> 
   });
 }
 
+Result<bps_group> BpsClient::declare_group(const std::vector<std::int32_t>& ranks) {
+  if (ranks.empty()) return bps_group{BPS_WORLD};
+  bps_group_spec spec = BPS_GROUP_SPEC_INIT;
+  spec.name = "group";
+  spec.ranks = ranks.data();
+  spec.rank_count = ranks.size();
+  bps_group group = 0;
+  bps_error error = BPS_ERROR_INIT;
+  if (bps_declare_group(client_, &spec, &group, &error) != BPS_OK) return to_error(error);
+  return group;
+}
+
+Result<BpsHandle> BpsClient::call_push_pull(bps_group group, DType dtype, std::span<std::byte> in,
+                                            std::span<std::byte> out) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_group_push_pull(client_, group, static_cast<bps_dtype>(dtype), &from, &to, BPS_SUM, handle,
+                               error);
+  });
+}
+
+Result<BpsHandle> BpsClient::call_broadcast(bps_group group, std::span<std::byte> buffer,
+                                            std::uint32_t root) {
+  const bps_buffer raw = describe(buffer);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_group_broadcast(client_, group, &raw, static_cast<std::int32_t>(root), handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::call_reduce(bps_group group, DType dtype, std::span<std::byte> in,
+                                         std::span<std::byte> out, std::uint32_t root) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_group_reduce(client_, group, static_cast<bps_dtype>(dtype), &from, &to, BPS_SUM,
+                            static_cast<std::int32_t>(root), handle, error);
+  });
+}
+
 Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
   return start(tensor, describe(in), nullptr, BPS_SUM);
 }

@@ -82,6 +82,13 @@ class BpsClient {
   // `out`, `in`: this rank's part.
   Result<BpsHandle> reduce_scatter(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out);
   Result<BpsHandle> all_gather(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out);
+  // The same on groups, without tensors. No ranks: all.
+  Result<bps_group> declare_group(const std::vector<std::int32_t>& ranks);
+  Result<BpsHandle> call_push_pull(bps_group group, DType dtype, std::span<std::byte> in,
+                                   std::span<std::byte> out);
+  Result<BpsHandle> call_broadcast(bps_group group, std::span<std::byte> buffer, std::uint32_t root);
+  Result<BpsHandle> call_reduce(bps_group group, DType dtype, std::span<std::byte> in,
+                                std::span<std::byte> out, std::uint32_t root);
   // The answer is read in place.
   Result<BpsHandle> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 

@@ -40,6 +40,7 @@ class BpsEngine final : public Engine {
   }
 
   Status declare() override {
+    if (engine_.unnamed) return declare_groups();
     const std::vector<std::uint64_t> parts =
         has_parts(engine_.exchange) ? cut() : std::vector<std::uint64_t>();
     for (std::uint32_t i = 0; i < clients_.size(); ++i) {
@@ -54,6 +55,15 @@ class BpsEngine final : public Engine {
       auto ids = clients_[i].declare(tensors, options_.dtype);
       if (!ids) return ids.error();
       tensors_.push_back(std::move(*ids));
+    }
+    return {};
+  }
+
+  Status declare_groups() {
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      const auto group = clients_[i].declare_group(group_of(i));
+      if (!group) return group.error();
+      groups_.push_back(*group);
     }
     return {};
   }
@@ -226,9 +236,10 @@ class BpsEngine final : public Engine {
   }
 
   Result<BpsHandle> start(ExchangeUse what, std::uint32_t client, std::uint32_t index, std::uint32_t root) {
-    const bps_tensor id = tensors_[client][index];
     const std::span<std::byte> in = tensor(memory_[client].in, index);
     const std::span<std::byte> out = tensor(memory_[client].out, index);
+    if (engine_.unnamed) return call(what, client, in, out, first_of(client) + root);
+    const bps_tensor id = tensors_[client][index];
     if (what == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, first_of(client) + root);
     if (what == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, first_of(client) + root);
     if (what == ExchangeUse::all_gather)
@@ -240,6 +251,15 @@ class BpsEngine final : public Engine {
     }
     if (engine_.memory == MemoryUse::view) return clients_[client].push_pull_view(id, in);
     return clients_[client].push_pull(id, in, out);
+  }
+
+  Result<BpsHandle> call(ExchangeUse what, std::uint32_t client, std::span<std::byte> in,
+                         std::span<std::byte> out, std::uint32_t root) {
+    BpsClient& on = clients_[client];
+    const bps_group group = groups_[client];
+    if (what == ExchangeUse::broadcast) return on.call_broadcast(group, out, root);
+    if (what == ExchangeUse::reduce) return on.call_reduce(group, options_.dtype, in, out, root);
+    return on.call_push_pull(group, options_.dtype, in, out);
   }
 
   // All of an answer, then it is given back.
@@ -297,6 +317,7 @@ class BpsEngine final : public Engine {
   std::vector<Memory> memory_;                    // by client
   std::vector<Buffer> sums_;                      // likewise
   std::vector<std::vector<bps_tensor>> tensors_;  // by client
+  std::vector<bps_group> groups_;                 // likewise, of unnamed calls
   // Of the last round; go before their clients, and when others take their place. So many are under way.
   std::vector<BpsHandle> operations_;
   std::size_t begun_ = 0;

@@ -48,7 +48,7 @@ void BarrierRelay::tell_done(std::uint64_t from) const {
 }
 
 Error BarrierRelay::blocked_error(std::uint64_t number, Rank left) const {
-  return make_error(ErrorCode::peer_lost,
+  return make_error(ErrorCode::configuration,
                     fmt::format("barrier {} of job {} can never complete: {} has left before it", number,
                                 run_.name(), run_.membership.name_of(left)),
                     "call barrier equally often on all ranks");

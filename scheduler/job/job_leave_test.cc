@@ -197,7 +197,7 @@ TEST_CASE("leave: who waits at a barrier that cannot be done any more hears of i
   for (const std::size_t rank : {3, 2, 1})
     c.leave(rank);
   REQUIRE(c.h.got<BarrierDone>(c.workers[0]).size() == 1);
-  CHECK(c.h.last<BarrierDone>(c.workers[0]).error.code == ErrorCode::peer_lost);
+  CHECK(c.h.last<BarrierDone>(c.workers[0]).error.code == ErrorCode::configuration);
 }
 
 TEST_CASE("move: who has left is not told, and a server that comes hears of it") {

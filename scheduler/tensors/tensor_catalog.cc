@@ -312,7 +312,7 @@ std::optional<TensorId> TensorCatalog::contradicted(const TensorDeclaration& dec
     bool is_contradicted = has_declared(id, rank);
     for (std::uint32_t place = 0; !is_contradicted && place < ranks.size(config_.world_size); ++place) {
       const Rank other = ranks.at(place);
-      is_contradicted = tensor.ranks.has(other) && uses(id, other) && !(meant && uses(*meant, other));
+      is_contradicted = tensor.ranks.has(other) && uses(id, other) && !(meant && has_declared(*meant, other));
     }
     if (is_contradicted) found = id;
   });

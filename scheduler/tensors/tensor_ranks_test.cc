@@ -129,6 +129,24 @@ TEST_CASE(
   CHECK(h.got<TensorFailed>(workers[2]).empty());
 }
 
+TEST_CASE("ranks of a tensor: who is late may still use the name as others did before they dropped it") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 3);
+  const auto [before, after] = GENERATE(table<std::vector<std::uint32_t>, std::vector<std::uint32_t>>(
+      {{{0, 1, 2}, {0, 1}}, {{0, 1}, {0, 1, 2}}, {{0, 1}, {1, 0}}}));
+  for (const std::uint32_t rank : {0u, 1u}) {
+    h.say(workers[rank], declare_of(1, "w", ranks(before)));
+    const TensorId first = answer(h, workers[rank]).tensor;
+    CHECK(answer(h, workers[rank]).error.code == ErrorCode::ok);
+    h.say(workers[rank], drop(h, workers[rank], first));
+    h.say(workers[rank], declare_of(2, "w", ranks(after)));
+    CHECK(answer(h, workers[rank]).error.code == ErrorCode::ok);
+    CHECK(answer(h, workers[rank]).tensor != first);
+  }
+  CHECK(answer(h, workers[0]).tensor == answer(h, workers[1]).tensor);
+}
+
 TEST_CASE("ranks of a tensor: a name that the rank has still in another group fails both") {
   CoreHarness h;
   h.server("a");

@@ -67,10 +67,12 @@ Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& cal
                           const std::string& other_calls) const {
   const std::string_view group = group_of(shape_.tensor);
   const std::string where = group.empty() ? describe(round) : "group '" + std::string(group) + "'";
-  return make_error(ErrorCode::configuration,
-                    where + ": " + describe_rank(one) + " calls " + calls + ", " + describe_rank(other) +
-                        " calls " + other_calls,
-                    "call the same on all ranks, in the same order");
+  return make_error(
+      ErrorCode::configuration,
+      where + ": " + describe_rank(one) + " calls " + calls + ", " + describe_rank(other) + " calls " +
+          other_calls,
+      "call the same on all ranks, in the same order; to go on, drop it on all ranks and declare it "
+      "again");
 }
 
 void RoundErrors::note_dropped(std::uint32_t contributor) {

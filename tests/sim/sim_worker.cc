@@ -251,13 +251,11 @@ void SimWorker::make_calls() {
     if (!begun) --callbacks_due_;
     return begun;
   };
+  const auto over = [this] { closes_after_calls_ ? close_later() : void(); };
   calls_ = std::make_unique<SimCalls>(
       SimCalls::Worker{node_.loop(), *engine_, job_.plan, rank_, plan_.in_place, plan_.think, begin,
                        [this](const Error& error) { give_up(error); },
-                       [this](const std::string& what) { fail(what); },
-                       [this] {
-                         if (closes_after_calls_) close_later();
-                       }},
+                       [this](const std::string& what) { fail(what); }, over},
       random_.next());
   calls_->start();
 }

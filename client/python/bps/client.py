@@ -114,6 +114,13 @@ def _whole(name: str, value: Any) -> int:
     raise invalid(f"{name}={value!r} is not a whole number")
 
 
+def _text(what: str, text: Any) -> bytes:
+    """For C, which ends at the first NUL."""
+    if not isinstance(text, str) or "\0" in text:
+        raise invalid(f"{what} is {text!r}, and is to be a string without NUL")
+    return text.encode()
+
+
 _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 
@@ -132,6 +139,7 @@ class Client:
         self._pointer: Optional[int] = None
         self._orphans: Deque[Orphan] = collections.deque()  # without a lock, which the collector would wait for
         self._declared: Dict[str, Tensor] = {}  # the last of each name, as long as it has not been dropped
+        self._tensors: Dict[int, Tensor] = {}  # the same by number
         self._waited_s = 0.0
         self._closed = False
         _ending.install(_abandon_all)
@@ -158,13 +166,15 @@ class Client:
     def declare(self, specs: Sequence[TensorSpec], timeout_s: Optional[float] = None) -> List[Tensor]:
         """Declares tensors, alike on all ranks that share them, in any order. Code.CONFIGURATION: another rank declared
         one of them with another dtype, count, parts or ranks; the message names both."""
-        specs = list(specs)
+        if isinstance(specs, TensorSpec):
+            raise invalid("declare() is given one TensorSpec", "give a list of them: `t, = client.declare([TensorSpec(...)])`")
+        specs = [self._checked_spec(spec) for spec in specs]
         if not specs:
             return []
         raw = (_abi.CTensorSpec * len(specs))()
         for target, spec in zip(raw, specs):
             target.struct_size = ctypes.sizeof(_abi.CTensorSpec)
-            target.name = spec.name.encode()
+            target.name = _text("the name of a tensor", spec.name)
             target.dtype = int(spec.dtype)
             target.count = spec.count
             target.priority = spec.priority
@@ -189,6 +199,7 @@ class Client:
         tensors = [Tensor(number, spec.name, DType(spec.dtype), spec.count, self._part_of(spec))
                    for number, spec in zip(numbers, specs)]
         self._declared.update((tensor.name, tensor) for tensor in tensors)
+        self._tensors.update((tensor.number, tensor) for tensor in tensors)
         return tensors
 
     def drop(self, tensor: Tensor) -> Handle:
@@ -212,6 +223,8 @@ class Client:
         finally:  # what was not refused is only looked up once more
             if not is_refused and self._declared.get(tensor.name) == tensor:
                 self._declared.pop(tensor.name, None)
+            if not is_refused:
+                self._tensors.pop(tensor.number, None)
         return handle
 
     # -- groups --
@@ -224,7 +237,7 @@ class Client:
     def group(self, name: str, ranks: Optional[Sequence[int]] = None, priority: int = 0) -> Group:
         """Makes a group of ranks of the job, in the order of their sums; None: all. Returns at once: only its ranks make it,
         each before its first call, and with the same name. Groups without a common rank may have the same name."""
-        spec = _abi.CGroupSpec(struct_size=ctypes.sizeof(_abi.CGroupSpec), name=name.encode(), priority=priority)
+        spec = _abi.CGroupSpec(struct_size=ctypes.sizeof(_abi.CGroupSpec), name=_text("the name of a group", name), priority=priority)
         if isinstance(ranks, (set, frozenset)):
             raise invalid(f"the ranks of group {name!r} are a set, and their order matters", "give a list")
         if ranks is not None:
@@ -407,10 +420,13 @@ class Client:
             known, = self.declare([TensorSpec(name, dtype, count, priority)])
         return known
 
-    @staticmethod
-    def _check_tensor(tensor: Any) -> None:
+    def _check_tensor(self, tensor: Any) -> None:
+        if isinstance(tensor, list):
+            raise invalid("a list of tensors, as declare() returns it, is no tensor", "take one out of it: `t, = declare(...)`")
         if not isinstance(tensor, Tensor):
-            raise invalid(f"{tensor!r} is no tensor: pass what declare() has returned")
+            raise invalid(f"{tensor!r} is no tensor: pass one that declare() has returned")
+        if self._tensors.get(tensor.number, tensor) != tensor:
+            raise invalid(f"{tensor.name} is a tensor of another client", "declare it with this one")
 
     def _start(self, tensor: Tensor, memories: Sequence[Memory], call: Callable[..., int], *arguments: Any) -> Handle:
         """An operation of the C API; its handle keeps the memories alive."""
@@ -423,6 +439,8 @@ class Client:
     @staticmethod
     def _scaled(given: Memory, scale: Optional[Scale]) -> Any:
         buffer = given.c_buffer()
+        if scale is not None and not isinstance(scale, Scale):
+            raise invalid(f"scale is {scale!r}, and is to be a bps.Scale")
         if scale is not None:
             buffer.scale = ctypes.pointer(_abi.CScale(ctypes.sizeof(_abi.CScale), *scale))
         return ctypes.byref(buffer)
@@ -455,6 +473,21 @@ class Client:
             raise invalid(f"{what} of {tensor.name} has {memory.count} elements of {memory.dtype.name.lower()}, and "
                           f"{declared} {count} of {tensor.dtype.name.lower()}")
         return memory
+
+    @staticmethod
+    def _checked_spec(spec: Any) -> TensorSpec:
+        """What C cannot check, because it would not get there."""
+        if not isinstance(spec, TensorSpec):
+            raise invalid(f"{spec!r} is no TensorSpec")
+        if not isinstance(spec.dtype, DType):
+            raise invalid(f"the dtype of {spec.name} is {spec.dtype!r}, and is to be a bps.DType")
+        if not hasattr(spec.count, "__index__") or operator.index(spec.count) < 0:
+            raise invalid(f"the count of {spec.name} is {spec.count!r}, and is to be a number of elements")
+        for what in ("parts", "ranks"):
+            value = getattr(spec, what)
+            if value is not None and not hasattr(value, "__len__"):
+                raise invalid(f"the {what} of {spec.name} are {value!r}, and are to be a list")
+        return spec
 
     @staticmethod
     def _checked_parts(spec: TensorSpec) -> List[int]:

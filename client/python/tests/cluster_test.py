@@ -53,12 +53,6 @@ class ClusterTest(WorkerTest):
                 for worker in self.run_all(size, "short_calls", servers=2, **env):
                     self.assertIn("right", worker.text())
 
-    def test_calls(self):
-        for size, env in ((2, {}), (3, {"BPS_TRANSPORT": "tcp"}), (5, {}), (2, {"BPS_RETAIN": "0"}), (1, {})):
-            with self.subTest(size=size, **env):
-                for worker in self.run_all(size, "calls", servers=2, **env):
-                    self.assertIn("right", worker.text())
-
     def test_drops_leave_nothing(self):
         """A tensor that stayed would leave no room for the third one."""
         scheduler = self.scheduler()

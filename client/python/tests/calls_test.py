@@ -1,0 +1,12 @@
+"""Calls on groups from Python, with the real daemons."""
+from harness import WorkerTest
+
+
+class CallsTest(WorkerTest):
+    program = "calls_worker.py"
+
+    def test_calls(self):
+        for size, env in ((2, {}), (3, {"BPS_TRANSPORT": "tcp"}), (5, {}), (2, {"BPS_RETAIN": "0"}), (1, {})):
+            with self.subTest(size=size, **env):
+                for worker in self.run_all(size, "calls", servers=2, **env):
+                    self.assertIn("right", worker.text())
