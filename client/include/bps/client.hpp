@@ -29,6 +29,7 @@
 #include <bps/bps.h>
 
 #include <algorithm>
+#include <bps/group.hpp>
 #include <bps/handle.hpp>
 #include <bps/values.hpp>
 #include <chrono>
@@ -249,6 +250,30 @@ class Client {
     detail::Call call;
     status = call.status(bps_drop(raw_, tensor.id(), &handle, call.error()));
     return Handle(handle);
+  }
+
+  // All ranks of the job, to be called on without tensors.
+  Group world() const noexcept { return Group(raw_, BPS_WORLD); }
+  // Some of them, in the order of their sums; empty: all. Returns at once, see bps_declare_group.
+  Group group(const std::string& name, const std::vector<std::int32_t>& ranks = {},
+              std::int32_t priority = BPS_PRIORITY_DEFAULT) {
+    Status status;
+    const Group made = group(name, ranks, priority, status);
+    detail::throw_if_failed(status);
+    return made;
+  }
+  Group group(const std::string& name, const std::vector<std::int32_t>& ranks, std::int32_t priority,
+              Status& status) {
+    if (raw_ == nullptr) return status = detail::no_client(), Group{};
+    bps_group_spec spec = BPS_GROUP_SPEC_INIT;
+    spec.name = name.c_str();
+    spec.ranks = ranks.empty() ? nullptr : ranks.data();
+    spec.rank_count = ranks.size();
+    spec.priority = priority;
+    bps_group id = BPS_WORLD;
+    detail::Call call;
+    status = call.status(bps_declare_group(raw_, &spec, &id, call.error()));
+    return status.ok() ? Group(raw_, id) : Group{};
   }
 
   // Starts to reduce `in` of all workers into `out` of all workers. Both may be the same memory.

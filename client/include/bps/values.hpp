@@ -243,7 +243,10 @@ class AnyBuffer {
         holds_(holds) {}
   explicit AnyBuffer(const bps_buffer& raw) noexcept : raw_(raw), sized_(true), holds_(nullptr) {}
 
-  bool fits(const Tensor& tensor) const noexcept { return holds_ == nullptr || holds_(tensor.dtype()); }
+  bool fits(DType dtype) const noexcept { return holds_ == nullptr || holds_(dtype); }
+  bool fits(const Tensor& tensor) const noexcept { return fits(tensor.dtype()); }
+  bool is_sized() const noexcept { return sized_; }
+  bps_buffer raw() const noexcept { return raw_of(Tensor(), 0); }  // of one that is sized
   bps_buffer raw(const Tensor& tensor) const noexcept { return raw_of(tensor, tensor.count()); }
   bps_buffer raw_part(const Tensor& tensor) const noexcept { return raw_of(tensor, tensor.part()); }
 
@@ -417,10 +420,15 @@ inline Status no_handle() {
   return Status(Code::invalid_argument, 64,
                 "this bps::Handle is empty (the operation failed to start, or it was moved)");
 }
+inline Status no_length(const char* what) {
+  return Status(Code::invalid_argument, 64,
+                std::string("`") + what + "` is a pointer, and a call on a group needs a length",
+                "give {pointer, bytes}, or anything with data() and size()");
+}
 inline Status wrong_type(const char* what) {
   return Status(Code::invalid_argument, 64,
-                std::string("the element type of `") + what + "` is not the tensor's dtype",
-                "declare the tensor with the type of the memory, or pass {pointer, bytes} to reinterpret it");
+                std::string("the element type of `") + what + "` is not the dtype of the tensor or call",
+                "use the type of the memory, or pass {pointer, bytes} to reinterpret it");
 }
 
 using Callback = std::function<void(const Status&)>;

@@ -222,6 +222,32 @@ void memory(bps::Client& client) {
 
 }  // namespace
 
+void groups(bps::Client& client) {
+  const bps::Group group = client.group("mine", {0});
+  std::vector<float> in{1, 2, 3}, out(3);
+  for (const bps::Group& on : {client.world(), group}) {
+    on.push_pull(bps::DType::f32, in, out).wait(30s);
+    check(in == out, "a call on a group");
+    on.broadcast(out, 0).wait(30s);
+    on.reduce(bps::DType::f32, in, out, 0, bps::Op::max).wait(30s);
+    on.push_pull(bps::DType::f32, bps::ConstBuffer(in).scaled({1, 3, 1}), out).wait(30s);
+    check(out == std::vector<float>{3, 6, 9}, "a scaled call");
+    std::vector<float> none;
+    on.push_pull(bps::DType::f32, none, none).wait(30s);
+  }
+  bps::Status status;
+  check(!group.push_pull(bps::DType::f64, in, out, bps::Op::sum, status) &&
+            status.code() == bps::Code::invalid_argument,
+        "a call of another type");
+  check(!group.push_pull(bps::DType::f32, in.data(), out.data(), bps::Op::sum, status) &&
+            status.code() == bps::Code::invalid_argument,
+        "a call without a length");
+  client.group("mine", {}, 0, status);
+  check(status.code() == bps::Code::invalid_argument, "a name that is in use");
+  group.drop().wait(30s);
+  client.group("mine").drop().wait(30s);
+}
+
 int main() try {
   bps::Memory late;  // outlives its client
   std::atomic<int> lines{0};
@@ -247,6 +273,7 @@ int main() try {
   programs();
   handles(client);
   drops(client);
+  groups(client);
   memory(client);
   client.barrier(30s);
   check(client.stats().rounds > 50, "rounds are counted");
