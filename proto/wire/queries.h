@@ -34,6 +34,7 @@ struct OpenCall {
   RoundCall call;
   DType dtype = DType::f32;
   std::uint64_t count = 0;  // elements, in all pieces
+  std::uint64_t parts = 0;  // of a call of parts: a hash of them
   friend bool operator==(const OpenCall&, const OpenCall&) = default;
 };
 

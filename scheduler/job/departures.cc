@@ -4,14 +4,14 @@
 
 namespace bps {
 
-void Departures::begin(Rank rank, bool is_async) {
+void Departures::begin(Rank rank, bool goes_on) {
   note_staying();
-  const bool is_covered = call_ > 0 && (!is_async || !is_out_);
+  const bool is_covered = call_ > 0 && (!goes_on || !is_out_);
   if (!is_covered) {
     ++call_;
     is_out_ = false;
   }
-  const std::uint64_t needed = is_async ? call_ : 1;
+  const std::uint64_t needed = goes_on ? call_ : 1;
   run_.membership.find(rank)->lingers_for = needed;
   linger_.emplace(needed, rank);
   settle_all(rank);

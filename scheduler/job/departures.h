@@ -4,11 +4,11 @@
 // The problem is a large job: if everybody settled for everybody who leaves, its end would cost n * n
 // messages. Two things keep it at a few for each worker (decision 0029):
 //
-//   once is enough   All ranks are in each sum. So nothing is completed any more that the first who left had
-//                    not ended, and who has settled after that has all that there will ever be.
-//   one at a time    An asynchronous tensor goes on without who has left, so there each has to settle for
-//                    each. But nobody is asked again before he has answered; then for all who have left by
-//                    then.
+//   once is enough   Where all ranks are in each sum, nothing is completed any more that the first who left
+//                    had not ended, and who has settled after that has all that there will ever be.
+//   one at a time    An asynchronous tensor goes on without who has left, and one that some ranks share
+//                    without who does not share it. So there each has to settle for each. But nobody is asked
+//                    again before he has answered; then for all who have left by then.
 //
 // So there are numbered calls to settle. A worker that leaves needs one call, and is let go when all who stay
 // have answered that one or a later one.
@@ -33,9 +33,9 @@ class Departures {
   // `servers`: those that know the run.
   Departures(Run& run, const std::set<ServerId>& servers) : run_(run), servers_(servers) {}
 
-  // The others are to settle, if they have not; then it is let go. `is_async`: there is a tensor that goes on
-  // without it.
-  void begin(Rank rank, bool is_async);
+  // The others are to settle, if they have not; then it is let go. `goes_on`: there may be a tensor that goes
+  // on without it.
+  void begin(Rank rank, bool goes_on);
   Status settled(Rank rank, std::uint64_t call);
   // It has nothing under way, and never will have.
   void settle_all(Rank rank);

@@ -359,7 +359,7 @@ void Job::go_on() {
   tensors_.drops().tell_again();
   handoff_.send_tensors();
   for (auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left && !worker.gone) departures_.begin(rank, tensors_.catalog().has_async());
+    if (worker.left && !worker.gone) departures_.begin(rank, tensors_.catalog().goes_on_without_some());
   }
   if (!known.unknown.empty()) losses_.add_unknown(std::move(known.unknown));
   for (const auto& [rank, how] : known.dead_workers)
@@ -465,7 +465,7 @@ void Job::worker_left(Rank rank) {
   handoff_.send_tensors();
   for (const ServerId server : servers_.used())
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
-  departures_.begin(rank, tensors_.catalog().has_async());
+  departures_.begin(rank, tensors_.catalog().goes_on_without_some());
   barrier_relay_.left(rank);
 }
 

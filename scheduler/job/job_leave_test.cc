@@ -183,6 +183,28 @@ TEST_CASE("leave: what was settled before an asynchronous tensor was declared do
   CHECK(c.has_left(1));
 }
 
+TEST_CASE("leave: who leaves first may not share what the others still sum") {
+  CoreHarness h;
+  h.auto_settle = false;
+  h.server("a");
+  const auto workers = h.running_job("j", 4);
+  Declare declare = declare_one(1, "w", kElements);
+  declare.tensors[0].ranks = {Rank{0}, Rank{1}, Rank{2}};
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    h.say(workers[rank], declare);
+  h.say(workers[3], Leave{});
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    h.say(workers[rank], Settled{h.last<Settle>(workers[rank]).number});
+  CHECK(h.got<Left>(workers[3]).size() == 1);
+  h.say(workers[2], Leave{});
+  CHECK(h.got<Left>(workers[2]).empty());
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    REQUIRE(h.got<Settle>(workers[rank]).size() == 2);
+    h.say(workers[rank], Settled{h.last<Settle>(workers[rank]).number});
+  }
+  CHECK(h.got<Left>(workers[2]).size() == 1);
+}
+
 TEST_CASE("leave: only what was asked is settled") {
   Closing c(3, Mode::async);
   const auto number = GENERATE(std::uint64_t{0}, std::uint64_t{2}, std::uint64_t{99});

@@ -8,7 +8,8 @@ namespace bps {
 namespace {
 
 std::string text_of(const OpenCall& open) {
-  return call_text(open.number, open.call, open.dtype, open.count);
+  const std::string text = call_text(open.number, open.call, open.dtype, open.count);
+  return open.parts == 0 ? text : fmt::format("{} (parts {:08x})", text, open.parts & 0xffffffff);
 }
 
 }  // namespace

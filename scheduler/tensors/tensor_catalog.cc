@@ -64,7 +64,7 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   }
   next_partition_ += partitions;
   by_name_.emplace(declaration.name, id);
-  has_async_ = has_async_ || declaration.mode == Mode::async;
+  note_who_shares(declaration);
   return id;
 }
 
@@ -262,7 +262,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     return contradicts("the declaration");
   }
   if (is_new) {
-    has_async_ = has_async_ || declaration.mode == Mode::async;
+    note_who_shares(declaration);
     tensor.declaration = declaration;
     tensor.declaration.priority = placed.priority;
     tensor.declared_by = reporter;

@@ -164,8 +164,9 @@ class TensorCatalog {
 
   // ---- all of them ----
   const std::map<TensorId, Tensor>& all() const { return tensors_; }
-  // One of them at least is asynchronous, whatever became of it.
-  bool has_async() const { return has_async_; }
+  // One of them at least, whatever became of it, goes on without some ranks: it is asynchronous, or shared by
+  // others.
+  bool goes_on_without_some() const { return goes_on_without_some_; }
   std::uint64_t bytes() const;
   // Partitions that workers know of, and bytes that are placed.
   std::uint32_t partitions_at(ServerId server) const;
@@ -201,7 +202,10 @@ class TensorCatalog {
   std::unordered_multimap<std::string, TensorId> by_name_;
   TensorId next_tensor_;
   std::uint64_t next_partition_ = 0;
-  bool has_async_ = false;
+  void note_who_shares(const TensorDeclaration& declaration) {
+    if (declaration.mode == Mode::async || !declaration.ranks.empty()) goes_on_without_some_ = true;
+  }
+  bool goes_on_without_some_ = false;
 };
 
 }  // namespace bps

@@ -238,6 +238,7 @@ class Training {
       bps::TensorSpec spec{flags.tensor + "-pair" + std::to_string(first), bps::DType::f32, pairs[k].size()};
       spec.ranks = {static_cast<int>((first + 1) % size_), static_cast<int>(first)};
       shared_.push_back(client.declare(spec));
+      pair_groups_.push_back(client.group(spec.name, spec.ranks));
     }
   }
 
@@ -308,13 +309,34 @@ class Training {
     return true;
   }
 
-  // With each of the neighbours alone.
-  bool sum_in_pairs(std::uint64_t round) {
+  // Without names, of lengths that change.
+  bool call_all(std::uint64_t round) {
+    std::vector<bps::Handle> handles;
+    std::vector<std::span<float>> called;
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      fill(t, round);
+      called.push_back(data_[t].first((round * 7919 + t * 31) % (data_[t].size() + 1)));
+      handles.push_back(client_.world().push_pull(bps::DType::f32, called[t], called[t], bps::Op::sum));
+    }
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      handles[t].wait();
+      for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
+        const float expected =
+            i < called[t].size() ? sum(flags_, size_, round + t, i) : value(flags_, rank(), round + t, i);
+        if (!check("call", round, t, i, expected)) return false;
+      }
+    }
+    return true;
+  }
+
+  // With each of the neighbours alone, by name or on their group.
+  bool sum_in_pairs(std::uint64_t round, bool by_name) {
     std::vector<bps::Handle> handles;
     for (std::uint64_t k = 0; k < shared_.size(); ++k) {
       for (std::uint64_t i = 0; i < pairs_[k].size(); ++i)
         pairs_[k][i] = value(flags_, rank(), round, i);
-      handles.push_back(client_.push_pull(shared_[k], pairs_[k], bps::Op::sum));
+      handles.push_back(by_name ? client_.push_pull(shared_[k], pairs_[k], bps::Op::sum)
+                                : pair_groups_[k].push_pull(bps::DType::f32, pairs_[k], pairs_[k]));
     }
     for (std::uint64_t k = 0; k < shared_.size(); ++k) {
       handles[k].wait();
@@ -360,8 +382,8 @@ class Training {
         checksum_.add(data_[t][i]);
       }
     }
-    if (flags_.exchanges &&
-        !(reduce(round) && broadcast(round) && scatter_and_gather(round) && sum_in_pairs(round))) {
+    if (flags_.exchanges && !(reduce(round) && broadcast(round) && scatter_and_gather(round) &&
+                              call_all(round) && sum_in_pairs(round, true) && sum_in_pairs(round, false))) {
       return false;
     }
     if (flags_.until_told) handles.back().wait();
@@ -438,6 +460,7 @@ class Training {
   std::vector<bps::TensorSpec> specs_;
   std::vector<bps::Tensor> tensors_;
   std::vector<bps::Tensor> shared_;  // by pair
+  std::vector<bps::Group> pair_groups_;
   std::vector<bps::Handle> dropped_;
   std::uint64_t lacks_since_ = kNobody;  // the first round that lacks what --may-lose adds
   Checksum checksum_;

@@ -85,7 +85,28 @@ void SimCalls::begin(Group& group) {
   request.group = group.id;
   request.dtype = made.call.is_copy() ? DType::u8 : made.dtype;
   request.request.call = made.call;
-  if (made.call.is_broadcast()) {
+  if (made.call.is_of_parts()) {
+    const bool gathers = made.call.kind == RoundKind::all_gather;
+    const std::size_t width = size_of(made.dtype);
+    const auto [begin, count] = part_of(group, made);
+    for (const std::uint64_t part : made.parts)
+      request.parts.push_back(made.call.is_copy() ? part * width : part);
+    request.parts = Parts::shortest(std::move(request.parts));
+    call.out.assign((gathers ? made.count : count) * width, std::byte{0xee});
+    const std::span<std::byte> whole(gathers ? call.out : call.in);
+    const std::span<std::byte> mine_in_it = whole.subspan(begin * width, count * width);
+    if (gathers) {
+      // Only the own part is there.
+      call.in.erase(call.in.begin(), call.in.begin() + static_cast<std::ptrdiff_t>(begin * width));
+      call.in.resize(count * width);
+      if (worker_.in_place) std::copy(call.in.begin(), call.in.end(), mine_in_it.begin());
+      request.request.in.bytes = worker_.in_place ? mine_in_it : std::span<std::byte>(call.in);
+      request.request.out.bytes = call.out;
+    } else {
+      request.request.in.bytes = call.in;
+      request.request.out.bytes = worker_.in_place ? mine_in_it : std::span<std::byte>(call.out);
+    }
+  } else if (made.call.is_broadcast()) {
     call.out = is_root ? call.in : std::vector<std::byte>(call.in.size(), std::byte{0xee});
     request.request.out.bytes = call.out;
   } else if (worker_.in_place) {
@@ -101,6 +122,19 @@ void SimCalls::begin(Group& group) {
       std::move(request),
       [this, &group, number](const Result<std::uint32_t>& result) { on_done(group, number, result); });
   if (!begun) on_done(group, number, begun.error());
+}
+
+// Of this rank, in elements: where it begins, and how many.
+std::pair<std::uint64_t, std::uint64_t> SimCalls::part_of(const Group& group, const CallPlan& plan) const {
+  const std::vector<Rank>& ranks = worker_.job.calls.groups[group.index];
+  const std::size_t place =
+      ranks.empty()
+          ? worker_.rank.value
+          : static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), worker_.rank) - ranks.begin());
+  std::uint64_t begin = 0;
+  for (std::size_t i = 0; i < place; ++i)
+    begin += plan.parts[i];
+  return {begin, plan.parts[place]};
 }
 
 void SimCalls::on_done(Group& group, std::uint64_t number, const Result<std::uint32_t>& result) {
@@ -156,19 +190,29 @@ void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight)
     return value_of(job, group.index, call.number, rank, i);
   };
   const bool takes = !plan.call.has_root() || plan.call.is_broadcast() || plan.call.root == worker_.rank;
-  const std::uint32_t right =
-      plan.call.is_broadcast() || !takes || plan.count == 0 ? 1 : static_cast<std::uint32_t>(ranks.size());
+  const bool scatters = plan.call.kind == RoundKind::reduce_scatter;
+  std::pair<std::uint64_t, std::uint64_t> range{0, plan.count};
+  if (scatters) range = part_of(group, plan);
+  const bool is_one = plan.call.is_copy() || !takes || range.second == 0;
+  const std::uint32_t right = is_one ? 1 : static_cast<std::uint32_t>(ranks.size());
   if (plan.count > 0 && weight != right)
-    worker_.fail(
-        fmt::format("call {} of group {} has weight {}, not {}", call.number, group.index, weight, right));
+    worker_.fail(fmt::format("call {} of group {} ({}) has weight {}, not {}", call.number, group.index,
+                             to_string(plan.call), weight, right));
+  const auto mine = [&](std::uint64_t i) { return value(worker_.rank, i); };
   const bool is_input_intact =
-      worker_.in_place || plan.call.is_broadcast() ||
-      call.in == bytes_of(plan.dtype, plan.count, [&](std::uint64_t i) { return value(worker_.rank, i); });
+      worker_.in_place || plan.call.is_copy() || call.in == bytes_of(plan.dtype, plan.count, mine);
   if (!is_input_intact)
     worker_.fail(fmt::format("the input of call {} of group {} was changed", call.number, group.index));
   if (!takes) return;
-  const auto expected = bytes_of(plan.dtype, plan.count, [&](std::uint64_t i) {
+  const auto expected = bytes_of(plan.dtype, range.second, [&](std::uint64_t at) {
+    const std::uint64_t i = range.first + at;
     if (plan.call.is_broadcast()) return value(plan.call.root, i);
+    if (plan.call.is_copy()) {
+      std::size_t place = 0;
+      for (std::uint64_t end = plan.parts[0]; i >= end; end += plan.parts[place])
+        ++place;
+      return value(ranks[place], i);
+    }
     double sum = value(ranks.front(), i);
     for (std::size_t r = 1; r < ranks.size(); ++r) {
       const double next = value(ranks[r], i);
@@ -178,7 +222,9 @@ void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight)
     }
     return sum;
   });
-  if (call.out != expected)
+  const std::size_t begin = scatters && worker_.in_place ? range.first * size_of(plan.dtype) : 0;
+  const std::vector<std::byte>& memory = scatters && worker_.in_place ? call.in : call.out;
+  if (!std::equal(expected.begin(), expected.end(), memory.begin() + static_cast<std::ptrdiff_t>(begin)))
     worker_.fail(fmt::format("call {} of group {} is wrong: {} of {}", call.number, group.index,
                              to_string(plan.call), plan.count));
 }

@@ -56,6 +56,7 @@ class SimCalls {
 
   void go_on(Group& group);
   void begin(Group& group);
+  std::pair<std::uint64_t, std::uint64_t> part_of(const Group& group, const CallPlan& plan) const;
   void on_done(Group& group, std::uint64_t number, const Result<std::uint32_t>& result);
   void check(const Group& group, const Call& call, std::uint32_t weight);
   bool may_part(const Group& group) const;

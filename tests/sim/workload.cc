@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "proto/base/assert.h"
 #include "tests/sim/random.h"
@@ -309,9 +310,11 @@ CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
   CallPlan plan;
   plan.dtype = kTypes[random.below(std::size(kTypes))];
   const Operation operation = kOperations[random.below(std::size(kOperations))];
-  switch (random.below(6)) {
+  switch (random.below(8)) {
     case 0: plan.call = RoundCall::broadcast(root); break;
     case 1: plan.call = RoundCall::reduce(operation, root); break;
+    case 2: plan.call = RoundCall::all_gather(); break;
+    case 3: plan.call = RoundCall::reduce_scatter(operation, random.one_in(2)); break;
     default: plan.call = operation; break;
   }
   switch (random.below(8)) {
@@ -320,6 +323,12 @@ CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
     case 2: plan.count = random.between(1, 8000); break;
     default: plan.count = random.between(1, 600); break;
   }
+  if (!plan.call.is_of_parts()) return plan;
+  // Few tables, so that they are used again, and some that are not.
+  const std::size_t sharing = ranks.empty() ? job.world_size() : ranks.size();
+  plan.parts.assign(sharing, 1 + plan.count % 5);
+  if (random.one_in(3)) plan.parts[random.below(sharing)] = random.one_in(2) ? 0 : plan.count;
+  plan.count = std::accumulate(plan.parts.begin(), plan.parts.end(), std::uint64_t{0});
   return plan;
 }
 
@@ -332,6 +341,10 @@ CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, 
   if (odd->skips) return planned(job, group, number + 1);
   CallPlan plan = planned(job, group, number);
   if (number > odd->number) return plan;
+  if (plan.call.is_of_parts()) {
+    ++plan.count, ++plan.parts[job.seed % plan.parts.size()];
+    return plan;
+  }
   switch (job.seed % 3) {
     case 0: ++plan.count; break;
     case 1: plan.dtype = plan.dtype == DType::f32 ? DType::f64 : DType::f32; break;
@@ -353,6 +366,8 @@ bool is_odd_call(const JobPlan& job, std::uint64_t number) {
   for (CallPlan* const plan : {&one, &two}) {
     if (!plan->call.is_copy()) continue;
     plan->count *= size_of(plan->dtype);
+    for (std::uint64_t& part : plan->parts)
+      part *= size_of(plan->dtype);
     plan->dtype = DType::u8;
   }
   return one != two;

@@ -100,6 +100,7 @@ struct CallPlan {
   RoundCall call;
   DType dtype = DType::f32;
   std::uint64_t count = 0;
+  std::vector<std::uint64_t> parts = {};  // of a call of parts, by the place of a rank
   friend bool operator==(const CallPlan&, const CallPlan&) = default;
 };
 

@@ -284,7 +284,7 @@ typedef uint32_t bps_group;
 
 typedef struct bps_group_spec {
   size_t struct_size; /* set by BPS_GROUP_SPEC_INIT */
-  const char* name;   /* at most 470 bytes, without control characters; the same on all its ranks */
+  const char* name;   /* at most 448 bytes, without control characters; the same on all its ranks */
   /* In the order in which their contributions are added. This rank is one of them, no rank is there twice.
    * NULL: all ranks of the job. */
   const int32_t* ranks;
@@ -457,6 +457,19 @@ BPS_API bps_status bps_group_broadcast(bps_client* client, bps_group group, cons
 BPS_API bps_status bps_group_reduce(bps_client* client, bps_group group, bps_dtype dtype,
                                     const bps_buffer* in, const bps_buffer* out, bps_reduce_op operation,
                                     int32_t root, bps_handle** handle, bps_error* error);
+
+/* As bps_reduce_scatter. `parts`: elements of each rank's part, in the order of the group's ranks, together
+ * those of `in`; NULL: each as long as `out`. Calls of other parts have other memory on the servers; that of
+ * the 64 tables of parts that a group has used last is kept. */
+BPS_API bps_status bps_group_reduce_scatter(bps_client* client, bps_group group, bps_dtype dtype,
+                                            const bps_buffer* in, const bps_buffer* out,
+                                            const uint64_t* parts, size_t part_count, bps_reduce_op operation,
+                                            int exact_order, bps_handle** handle, bps_error* error);
+
+/* As bps_all_gather, of bytes: whatever type they have. `part_bytes`: as `parts` above, in bytes. */
+BPS_API bps_status bps_group_all_gather(bps_client* client, bps_group group, const bps_buffer* in,
+                                        const bps_buffer* out, const uint64_t* part_bytes, size_t part_count,
+                                        bps_handle** handle, bps_error* error);
 
 /* *done = 1 if the operation has ended, with success or not, and its callbacks have run. Inside a callback:
  * if it has ended. */

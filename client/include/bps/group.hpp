@@ -7,7 +7,9 @@
 
 #include <bps/handle.hpp>
 #include <bps/values.hpp>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace bps {
 inline namespace v0 {
@@ -58,6 +60,42 @@ class Group {
     return started(status, [&](bps_handle** handle, bps_error* error) {
       return bps_group_reduce(client_, id_, static_cast<bps_dtype>(dtype), &raw_in, &raw_out,
                               static_cast<bps_reduce_op>(op), root, handle, error);
+    });
+  }
+
+  // Starts to reduce `in` of all ranks, of which each takes its part into `out`. `parts`: elements, by rank;
+  // none: each as long as `out`. `exact_order`: see bps_reduce_scatter.
+  Handle reduce_scatter(DType dtype, ConstBuffer in, Buffer out, Op op = Op::sum,
+                        const std::vector<std::uint64_t>& parts = {}, bool exact_order = false) const {
+    return thrown(
+        [&](Status& status) { return reduce_scatter(dtype, in, out, op, parts, exact_order, status); });
+  }
+  Handle reduce_scatter(DType dtype, ConstBuffer in, Buffer out, Op op,
+                        const std::vector<std::uint64_t>& parts, bool exact_order, Status& status) const {
+    if (refuses(dtype, in, "in", status) || refuses(dtype, out, "out", status)) return Handle{};
+    const bps_buffer raw_in = in.raw(), raw_out = out.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_group_reduce_scatter(client_, id_, static_cast<bps_dtype>(dtype), &raw_in, &raw_out,
+                                      parts.empty() ? nullptr : parts.data(), parts.size(),
+                                      static_cast<bps_reduce_op>(op), exact_order ? 1 : 0, handle, error);
+    });
+  }
+
+  // Starts to copy the bytes of all ranks' `in` into `out` of all ranks, one after the other. `part_bytes`:
+  // of each; none: all as long as `in`.
+  Handle all_gather(ConstBuffer in, Buffer out, const std::vector<std::uint64_t>& part_bytes = {}) const {
+    return thrown([&](Status& status) { return all_gather(in, out, part_bytes, status); });
+  }
+  Handle all_gather(ConstBuffer in, Buffer out, const std::vector<std::uint64_t>& part_bytes,
+                    Status& status) const {
+    if (client_ == nullptr) return status = detail::no_client(), Handle{};
+    if (!in.is_sized() || !out.is_sized())
+      return status = detail::no_length(in.is_sized() ? "out" : "in"), Handle{};
+    const bps_buffer raw_in = in.raw(), raw_out = out.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_group_all_gather(client_, id_, &raw_in, &raw_out,
+                                  part_bytes.empty() ? nullptr : part_bytes.data(), part_bytes.size(), handle,
+                                  error);
     });
   }
 

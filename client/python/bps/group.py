@@ -3,6 +3,7 @@
 All ranks of a group make the same calls on it, in the same order. See "calls on groups" in bps.h.
 """
 import ctypes
+import operator
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from . import _abi, _library
@@ -55,6 +56,27 @@ class Group:
                            self._client._scaled(given, scale), None if output is None else self._output(given, output),
                            int(op), root)
 
+    def reduce_scatter(self, source: Any, out: Any, op: Op = Op.AVERAGE, parts: Optional[Sequence[int]] = None,
+                       exact_order: bool = False, scale: "Optional[Scale]" = None) -> Handle:
+        """Starts to reduce `source` of all ranks, of which each takes its part into `out`; returns at once. parts: elements of
+        each rank's, in the order of the group, together those of `source`; None: all as long as `out`. See
+        Client.reduce_scatter."""
+        self._client._check_op(op)
+        given = memory_of(source, self._what("source"))
+        output = memory_of(out, self._what("out"), writable=True)
+        return self._start((given, output), _library.get().bps_group_reduce_scatter, int(given.dtype),
+                           self._client._scaled(given, scale), self._output(given, output), *self._parts(parts), int(op),
+                           int(bool(exact_order)))
+
+    def all_gather(self, source: Any, out: Any, part_bytes: Optional[Sequence[int]] = None) -> Handle:
+        """Starts to copy `source` of all ranks into `out` of all ranks, one after the other in the order of the group; returns
+        at once. They are contiguous arrays of any type without pointers. part_bytes: of each rank's; None: all as long as
+        `source`."""
+        given = memory_of(source, self._what("source"), as_bytes=True)
+        output = memory_of(out, self._what("out"), writable=True, as_bytes=True)
+        return self._start((given, output), _library.get().bps_group_all_gather, ctypes.byref(given.c_buffer()),
+                           ctypes.byref(output.c_buffer()), *self._parts(part_bytes))
+
     def barrier(self, timeout_s: Optional[float] = None) -> None:
         """Returns when every rank of the group has called it as often as this one."""
         self.push_pull(bytearray(), op=Op.MAX).wait(timeout_s)
@@ -75,6 +97,14 @@ class Group:
 
     def _what(self, name: str) -> str:
         return f"{name} of a call on group {self.name!r}"
+
+    def _parts(self, parts: Optional[Sequence[int]]) -> Any:
+        """List and length, as C takes them."""
+        if parts is None:
+            return None, 0
+        if not all(hasattr(part, "__index__") and operator.index(part) >= 0 for part in parts):
+            raise invalid(f"the parts of a call on group {self.name!r} are {parts!r}, and are to be numbers of elements")
+        return (ctypes.c_uint64 * len(parts))(*(operator.index(part) for part in parts)), len(parts)
 
     def _tensor(self, dtype: DType, count: int) -> Tensor:
         return Tensor(-1, f"group {self.name!r}", dtype, count)

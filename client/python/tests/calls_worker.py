@@ -30,6 +30,20 @@ def calls():
                     assert array.tobytes() == (expected if rank == ranks[0] else given[rank]).tobytes(), (name, count)
                     group.broadcast(array, root=ranks[0]).wait()
                     assert array.tobytes() == expected.tobytes(), (name, count)
+        for group, ranks in groups:
+            place = ranks.index(rank)
+            for step in range(150):  # more tables of parts than are kept
+                equal = step % 5 != 0
+                parts = [step if equal else (step * 7 + at * 13) % 41 for at in range(len(ranks))]
+                begin, mine, whole = sum(parts[:place]), parts[place], sum(parts)
+                given = {other: gradient(other, step, whole).astype("i4") for other in ranks}
+                expected = summed([given[other] for other in ranks])
+                out = numpy.zeros(mine, "i4")
+                group.reduce_scatter(given[rank], out, op=bps.Op.SUM, parts=None if equal else parts).wait()
+                assert out.tobytes() == expected[begin:begin + mine].tobytes(), (step, parts)
+                gathered = numpy.zeros(whole, "i4")
+                group.all_gather(out, gathered, None if equal else [4 * part for part in parts]).wait()
+                assert gathered.tobytes() == expected.tobytes(), (step, parts)
         arrays = [numpy.full(count * 37 % 3000, rank + 1, "f4") for count in range(500)]
         handles = [client.world.push_pull(array, op=bps.Op.SUM) for array in arrays]
         for handle in reversed(handles):

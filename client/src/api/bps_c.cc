@@ -147,10 +147,10 @@ bps_status start(bps_client* client, bps_tensor tensor, bps_handle** handle, bps
   });
 }
 
-// The same of calls on groups. `dtype`: null of copies.
+// The same of calls on groups; `fill(Request&, parts)`. `dtype`: null of copies.
 template <class Fill>
-bps_status start_call(bps_client* client, bps_group group, const bps_dtype* dtype, bps_handle** handle,
-                      bps_error* error, Fill fill) {
+bps_status start_on_group(bps_client* client, bps_group group, const bps_dtype* dtype, bps_handle** handle,
+                          bps_error* error, Fill fill) {
   return guarded(error, [&]() -> Status {
     if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
     *handle = nullptr;
@@ -163,7 +163,7 @@ bps_status start_call(bps_client* client, bps_group group, const bps_dtype* dtyp
       if (value < 0 || value >= kDTypeCount) return invalid(fmt::format("the dtype {} is unknown", value));
       request.dtype = static_cast<DType>(value);
     }
-    if (Status status = fill(request.request); !status.ok()) return status;
+    if (Status status = fill(request.request, request.parts); !status.ok()) return status;
     auto made = make_handle(client, {}, false, MemoryKind::host);
     made->on_group = true;
     auto record = client->client->begin_call(std::move(request));
@@ -172,6 +172,37 @@ bps_status start_call(bps_client* client, bps_group group, const bps_dtype* dtyp
     *handle = made.release();
     return {};
   });
+}
+
+template <class Fill>
+bps_status start_call(bps_client* client, bps_group group, const bps_dtype* dtype, bps_handle** handle,
+                      bps_error* error, Fill fill) {
+  return start_on_group(client, group, dtype, handle, error,
+                        [&](Request& request, std::vector<std::uint64_t>&) { return fill(request); });
+}
+
+// Of parts: those that are given, or the smaller buffer's length for each rank.
+template <class Fill>
+bps_status start_parts(bps_client* client, bps_group group, const bps_dtype* dtype,
+                       const std::uint64_t* given, std::size_t count, bps_handle** handle, bps_error* error,
+                       Fill fill) {
+  return start_on_group(client, group, dtype, handle, error,
+                        [&](Request& request, std::vector<std::uint64_t>& parts) -> Status {
+                          if (Status status = fill(request); !status.ok()) return status;
+                          if (given == nullptr && count > 0)
+                            return invalid(fmt::format("there are {} parts, and no list of them", count));
+                          if (given != nullptr && (count == 0 || count > kMaxWorldSize))
+                            return invalid(fmt::format("there are {} parts", count),
+                                           "give one number for each rank, or one for all");
+                          const bool gathers = request.call.kind == RoundKind::all_gather;
+                          const std::size_t width = dtype == nullptr ? 1 : bps_dtype_size(*dtype);
+                          if (given == nullptr) {
+                            parts = {(gathers ? request.in : request.out).bytes.size() / width};
+                          } else {
+                            parts = Parts::shortest({given, given + count});
+                          }
+                          return {};
+                        });
 }
 
 Result<GroupSpec> group_spec(const bps_group_spec* given) {
@@ -539,6 +570,30 @@ bps_status bps_group_reduce(bps_client* client, bps_group group, bps_dtype dtype
     if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
     return root == bps_rank(client) ? read_buffer(out, "out", request.out) : Status();
   });
+}
+
+bps_status bps_group_reduce_scatter(bps_client* client, bps_group group, bps_dtype dtype,
+                                    const bps_buffer* in, const bps_buffer* out, const uint64_t* parts,
+                                    size_t part_count, bps_reduce_op operation, int exact_order,
+                                    bps_handle** handle, bps_error* error) {
+  return start_parts(client, group, &dtype, parts, part_count, handle, error,
+                     [&](Request& request) -> Status {
+                       request.call = RoundCall::reduce_scatter(Operation::sum, exact_order != 0);
+                       if (Status status = read_reduction(in, operation, request); !status.ok())
+                         return status;
+                       return read_buffer(out, "out", request.out);
+                     });
+}
+
+bps_status bps_group_all_gather(bps_client* client, bps_group group, const bps_buffer* in,
+                                const bps_buffer* out, const uint64_t* part_bytes, size_t part_count,
+                                bps_handle** handle, bps_error* error) {
+  return start_parts(client, group, nullptr, part_bytes, part_count, handle, error,
+                     [&](Request& request) -> Status {
+                       request.call = RoundCall::all_gather();
+                       if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+                       return read_buffer(out, "out", request.out);
+                     });
 }
 
 }  // extern "C"

@@ -232,6 +232,9 @@ void groups(bps::Client& client) {
     on.reduce(bps::DType::f32, in, out, 0, bps::Op::max).wait(30s);
     on.push_pull(bps::DType::f32, bps::ConstBuffer(in).scaled({1, 3, 1}), out).wait(30s);
     check(out == std::vector<float>{3, 6, 9}, "a scaled call");
+    on.reduce_scatter(bps::DType::f32, in, out).wait(30s);
+    on.all_gather(in, out, {12}).wait(30s);
+    check(out == in, "calls of parts");
     std::vector<float> none;
     on.push_pull(bps::DType::f32, none, none).wait(30s);
   }

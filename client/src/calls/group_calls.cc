@@ -23,13 +23,22 @@ TensorDeclaration declaration_of(const GroupSpec& spec, std::string name) {
   return tensor;
 }
 
-TensorDeclaration declaration_of(const GroupSpec& spec, TensorId group, const CallSlot& slot) {
-  TensorDeclaration tensor =
-      declaration_of(spec, slot_name(spec.name, group, slot.is_copy ? "copy" : name_of(slot.dtype),
-                                     CallSlots::kClasses[slot.size_class].bytes, slot.index));
-  tensor.dtype = slot.dtype;
-  tensor.elements = CallSlots::elements_of(slot);
-  return tensor;
+std::string name_of_slot(const GroupSpec& spec, TensorId group, const CallSlot& slot) {
+  const std::string elements(slot.is_copy ? "copy" : name_of(slot.dtype));
+  // Of calls of parts: the call that brought the table.
+  const std::string size = slot.table != 0 ? fmt::format("parts-{}", slot.table)
+                                           : std::to_string(CallSlots::kClasses[slot.size_class].bytes);
+  return slot_name(spec.name, group, elements, size, slot.index);
+}
+
+std::uint64_t hash_of(const std::vector<std::uint64_t>& parts) {
+  if (parts.empty()) return 0;
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::uint64_t part : parts) {
+    for (int byte = 0; byte < 8; ++byte)
+      hash = (hash ^ (part >> 8 * byte & 0xff)) * 0x100000001b3u;
+  }
+  return hash;
 }
 
 Error dropped_error(const GroupSpec& spec) {
@@ -46,9 +55,11 @@ GroupCalls::GroupCalls(EventLoop& loop, Owner& owner) : loop_(loop), owner_(owne
 GroupCalls::~GroupCalls() { loop_.cancel(timer_); }
 
 GroupId GroupCalls::add(GroupSpec spec) {
+  const GroupId id{static_cast<std::uint32_t>(groups_.size())};
   groups_.push_back(std::make_unique<Group>());
+  groups_.back()->id = id;
   groups_.back()->spec = std::move(spec);
-  return GroupId{static_cast<std::uint32_t>(groups_.size() - 1)};
+  return id;
 }
 
 // ---- calls ----
@@ -61,22 +72,24 @@ Status GroupCalls::begin(GroupRequest&& request) {
   if (group.is_dropped) return dropped_error(group.spec);
   const std::uint64_t number = group.next_number++;
   const std::uint64_t count = request.count();
-  const std::vector<CallPiece> pieces = group.plan.next(request.request.call, request.dtype, count);
+  const std::vector<CallPiece> pieces =
+      group.plan.next(number, request.request.call, request.dtype, count, request.parts);
+  if (group.plan.retired() != 0) retire(group, group.plan.retired());
   Call& call = group.calls[number];
-  call.said = {number, request.request.call, request.dtype, count};
+  call.said = {number, request.request.call, request.dtype, count, hash_of(request.parts)};
   call.ticket = request.ticket;
   call.since = loop_.now();
   call.left = pieces.size();
   call.done = std::exchange(request.request.done, nullptr);
-  open_.insert(&group);
+  open_.insert(group.id);
   if (!timer_) timer_ = loop_.after(kPatience / 2, [this] { watch(); });
   if (!group.is_asked) declare_group(group);
   for (const CallPiece& piece : pieces) {
     Request part = request.request;
     part.number = number;
     part.whole = count;
-    cut(part.in, piece, size_of(request.dtype));
-    cut(part.out, piece, size_of(request.dtype));
+    if (pieces.size() > 1) cut(part.in, piece, size_of(request.dtype));
+    if (pieces.size() > 1) cut(part.out, piece, size_of(request.dtype));
     Slot& slot = slot_of(group, piece.slot);
     slot.queue.push_back({number, std::move(part)});
     pump(group, slot);
@@ -112,6 +125,7 @@ void GroupCalls::on_over(Group& group, Slot& slot, const Result<std::uint32_t>& 
   // What is said of the group is better than what was seen in the slot.
   end_piece(group, number, has_failed ? *group.failure : weight);
   pump(group, slot);
+  if (slot.is_retired && slot.is_idle()) sweep_later(group);
 }
 
 void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std::uint32_t>& weight) {
@@ -123,7 +137,7 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   if (--call.left > 0) return;
   const Call ended = std::move(call);
   group.calls.erase(found);
-  if (group.calls.empty()) open_.erase(&group);
+  if (group.calls.empty()) open_.erase(group.id);
   if (group.calls.empty() && group.is_dropped) drop_tensors(group);
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
   if (open_.empty()) owner_.on_calls_idle();
@@ -157,10 +171,13 @@ GroupCalls::Slot& GroupCalls::slot_of(Group& group, const CallSlot& wanted) {
   if (const auto found = group.slots.find(wanted); found != group.slots.end()) return found->second;
   std::vector<CallSlot> slots;
   CallSlot slot = wanted;
-  const std::uint32_t end =
-      std::min(CallSlots::kClasses[slot.size_class].slots, std::max(slot.index + 1, 2 * slot.index));
+  const std::uint32_t end = std::min(CallSlots::slots_of(slot), std::max(slot.index + 1, 2 * slot.index));
   for (; slot.index < end; ++slot.index) {
-    if (group.slots.try_emplace(slot).second) slots.push_back(slot);
+    const auto [made, is_new] = group.slots.try_emplace(slot);
+    if (!is_new) continue;
+    made->second.elements = group.plan.elements_of(slot);
+    made->second.parts = group.plan.parts_of(slot);
+    slots.push_back(slot);
   }
   if (group.tensor) {
     declare(group, slots);
@@ -174,8 +191,14 @@ void GroupCalls::declare(Group& group, const std::vector<CallSlot>& slots) {
   if (slots.empty()) return;
   std::vector<TensorDeclaration> tensors;
   tensors.reserve(slots.size());
-  for (const CallSlot& slot : slots)
-    tensors.push_back(declaration_of(group.spec, *group.tensor, slot));
+  for (const CallSlot& which : slots) {
+    const Slot& slot = group.slots.at(which);
+    TensorDeclaration& tensor =
+        tensors.emplace_back(declaration_of(group.spec, name_of_slot(group.spec, *group.tensor, which)));
+    tensor.dtype = which.dtype;
+    tensor.elements = slot.elements;
+    tensor.parts = slot.parts;
+  }
   owner_.declare_slots(std::move(tensors), [this, &group, slots](const Result<std::vector<TensorId>>& ids) {
     on_declared(group, slots, ids);
   });
@@ -195,7 +218,9 @@ void GroupCalls::on_declared(Group& group, const std::vector<CallSlot>& slots,
   }
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (group.is_dropped && group.calls.empty()) drop(group, (*ids)[i]);
-    pump(group, group.slots.at(slots[i]));
+    Slot& slot = group.slots.at(slots[i]);
+    pump(group, slot);
+    if (slot.is_retired && slot.is_idle()) sweep_later(group);
   }
 }
 
@@ -256,6 +281,29 @@ Status GroupCalls::drop(GroupId id, std::function<void(Status)> done) {
   return {};
 }
 
+void GroupCalls::retire(Group& group, std::uint64_t table) {
+  for (auto& [which, slot] : group.slots) {
+    if (which.table == table) slot.is_retired = true;
+  }
+  sweep_later(group);
+}
+
+// Those that are not idle yet come when they are.
+void GroupCalls::sweep_later(Group& group) {
+  if (std::exchange(group.sweeps, true)) return;
+  owner_.post_call([this, &group] {
+    group.sweeps = false;
+    if (group.is_dropped || group.failure) return;
+    std::erase_if(group.slots, [&](const auto& entry) {
+      const Slot& slot = entry.second;
+      if (!slot.is_retired || !slot.is_idle()) return false;
+      by_tensor_.erase(*slot.tensor);
+      (void)owner_.drop_slot(*slot.tensor, [](const Status&) {});
+      return true;
+    });
+  });
+}
+
 void GroupCalls::drop_tensors(Group& group) {
   group.undropped = group.slots.size() + (group.is_asked ? 1 : 0);
   if (group.undropped == 0) {
@@ -287,7 +335,8 @@ void GroupCalls::on_dropped(Group& group, std::size_t tensors, const Status& sta
 
 void GroupCalls::watch() {
   timer_ = {};
-  for (Group* const group : std::set<Group*>(open_)) {
+  for (const GroupId id : std::set<GroupId>(open_)) {
+    Group* const group = groups_[id.value].get();
     if (group->calls.empty()) continue;
     if (group->parted && loop_.now() - group->parted_at >= kPatience) {
       fail_group(*group, *group->parted);
@@ -299,8 +348,9 @@ void GroupCalls::watch() {
 }
 
 void GroupCalls::say_again() {
-  for (Group* const group : open_) {
-    if (group->told_to != 0) say(*group, true);
+  for (const GroupId id : open_) {
+    Group& group = *groups_[id.value];
+    if (group.told_to != 0) say(group, true);
   }
 }
 
@@ -321,7 +371,8 @@ void GroupCalls::say(Group& group, bool again) {
 }
 
 std::optional<GroupCalls::Description> GroupCalls::describe(std::uint64_t ticket) const {
-  for (const Group* const group : open_) {
+  for (const GroupId id : open_) {
+    const Group* const group = groups_[id.value].get();
     for (const auto& [number, call] : group->calls) {
       if (call.ticket != ticket) continue;
       Description out;

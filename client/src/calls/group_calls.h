@@ -43,10 +43,15 @@ struct GroupSpec {
 // What a program calls: the request is of no tensor yet.
 struct GroupRequest {
   GroupId group;
-  DType dtype = DType::f32;  // of a copy u8
-  std::uint64_t ticket = 0;  // chosen by the caller, to describe it
+  DType dtype = DType::f32;               // of a copy u8
+  std::vector<std::uint64_t> parts = {};  // of a call of parts: elements, in the shortest form (Parts)
+  std::uint64_t ticket = 0;               // chosen by the caller, to describe it
   Request request;
-  std::uint64_t count() const { return request.source().bytes.size() / size_of(dtype); }
+  // Of the whole.
+  std::uint64_t count() const {
+    const bool gathers = request.call.kind == RoundKind::all_gather;
+    return (gathers ? request.out : request.source()).bytes.size() / size_of(dtype);
+  }
 };
 
 class GroupCalls {
@@ -116,11 +121,17 @@ class GroupCalls {
     Request request;
   };
   struct Slot {
+    std::uint64_t elements = 0;
+    std::vector<std::uint64_t> parts;
     std::optional<TensorId> tensor;  // none: it is being declared
     std::uint64_t under_way = 0;     // number of the call; 0: none
     std::deque<Piece> queue;
+    bool is_retired = false;  // no later call uses it
+
+    bool is_idle() const { return tensor && under_way == 0 && queue.empty(); }
   };
   struct Group {
+    GroupId id;
     GroupSpec spec;
     std::optional<TensorId> tensor;
     bool is_asked = false;  // the tensor
@@ -136,6 +147,7 @@ class GroupCalls {
     std::vector<std::uint64_t> ended;
     std::optional<Error> failure;
     std::uint64_t told_from = 0, told_to = 0;  // numbers of calls, to the scheduler
+    bool sweeps = false;                       // retired slots, soon
     bool is_dropped = false;
     std::size_t undropped = 0;  // tensors, then
     std::function<void(Status)> dropped;
@@ -146,6 +158,8 @@ class GroupCalls {
   void declare(Group& group, const std::vector<CallSlot>& slots);
   void on_declared(Group& group, const std::vector<CallSlot>& slots,
                    const Result<std::vector<TensorId>>& ids);
+  void retire(Group& group, std::uint64_t table);
+  void sweep_later(Group& group);
   void drop_tensors(Group& group);
   void drop(Group& group, TensorId tensor);
   void on_dropped(Group& group, std::size_t tensors, const Status& status);
@@ -164,7 +178,7 @@ class GroupCalls {
   TimerId timer_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::map<TensorId, Group*> by_tensor_;  // groups and slots
-  std::set<Group*> open_;                 // that have calls under way
+  std::set<GroupId> open_;                // that have calls under way
   std::optional<Error> failure_;
 };
 

@@ -311,6 +311,48 @@ TEST_CASE("group calls: the end of the job ends what waits, and what is under wa
   CHECK(w.failed.empty());
 }
 
+TEST_CASE("group calls: slots of parts that are not kept any more are dropped when they are idle") {
+  CallWorld w;
+  const auto gather = [&](std::uint64_t part) {
+    GroupRequest request;
+    request.dtype = DType::u8;
+    request.parts = {part};
+    request.request.call = RoundCall::all_gather();
+    w.memory.resize(std::max<std::size_t>(w.memory.size(), 2 * part));
+    request.request.out.bytes = std::span(w.memory).first(2 * part);
+    request.request.in.bytes = std::span(w.memory).first(part);
+    request.request.done = [](const Result<std::uint32_t>& weight) { CHECK(weight.ok()); };
+    REQUIRE(w.calls.begin(std::move(request)).ok());
+  };
+  gather(5);
+  w.declare_all();
+  CHECK(w.names[1] == "bps.calls/world/0/copy/parts-1/0");
+  REQUIRE(w.rounds.size() == 1);
+  CHECK(w.rounds[0].out.bytes.size() == 10);
+  for (std::uint64_t part = 6; part < 5 + CallSlots::kMostTables; ++part) {
+    gather(part);
+    w.declare_all();
+  }
+  w.loop.run_tasks();
+  CHECK(w.drops.empty());
+  gather(1000);  // one too many: the first goes, when its round is over
+  w.declare_all();
+  w.loop.run_tasks();
+  CHECK(w.drops.empty());
+  w.end_round();
+  w.loop.run_tasks();
+  REQUIRE(w.drops.size() == 1);
+  CHECK(w.drops[0].first == TensorId{1});
+  gather(5);
+  w.declare_all();
+  CHECK(w.names.back() == "bps.calls/world/0/copy/parts-66/0");
+  while (!w.rounds.empty())
+    w.end_round();
+  w.loop.run_tasks();
+  CHECK(w.drops.size() == 2);
+  CHECK(w.calls.idle());
+}
+
 TEST_CASE("group calls: a call is described by its ticket") {
   CallWorld w;
   REQUIRE(w.call(10).ok());

@@ -20,7 +20,7 @@ Error sums_on_hosts(const std::string& what) {
 }  // namespace
 
 ClientGroups::ClientGroups(const ClientConfig& config) : config_(config) {
-  groups_.update([](std::vector<Group>& groups) { groups.push_back({std::string(kWorldGroup), {}}); });
+  groups_.update([](std::vector<Group>& groups) { groups.push_back({std::string(kWorldGroup), {}, {}}); });
 }
 
 Result<GroupId> ClientGroups::declare(GroupSpec spec) {
@@ -41,7 +41,7 @@ Result<GroupId> ClientGroups::declare(GroupSpec spec) {
       return make_error(ErrorCode::invalid_argument, fmt::format("group '{}' is there already", spec.name),
                         "drop it first, or use another name on all its ranks");
     }
-    groups.push_back({spec.name, RankList(spec.ranks)});
+    groups.push_back({spec.name, RankList(spec.ranks), spec.ranks});
     // Under the lock: the engine counts them in the same order.
     if (!operations_->add_group(std::move(spec))) return closed_error();
     return GroupId{static_cast<std::uint32_t>(groups.size() - 1)};
@@ -69,6 +69,16 @@ Status ClientGroups::check(const GroupRequest& request, const RequestRules& rule
   shape.elements = request.count();
   shape.ranks = group->ranks;
   if (rules.local_group != LocalGrouping::off) return sums_on_hosts(shape.text());
+  if (request.request.call.is_of_parts()) {
+    TensorDeclaration whole;
+    whole.name = shape.name;
+    whole.dtype = request.dtype;
+    whole.elements = shape.elements;
+    whole.parts = request.parts;
+    whole.ranks = group->given;
+    if (Status status = check_shape(whole, config_.rank, config_.world_size); !status.ok()) return status;
+    shape.parts = Parts(request.parts, group->ranks);
+  }
   if (request.request.memory() != MemoryKind::host) {
     return make_error(ErrorCode::invalid_argument, shape.text() + " is given CUDA memory",
                       "copy it to host memory first, or declare a tensor");

@@ -33,6 +33,7 @@ class ClientGroups {
   struct Group {
     std::string name;
     RankList ranks;
+    std::vector<Rank> given;  // the same, in the shortest form
     bool is_dropped = false;
   };
   Result<Group> find(GroupId group) const;

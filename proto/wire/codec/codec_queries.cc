@@ -294,6 +294,7 @@ void read(Check& check, const fb::OpenCalls& in, OpenCalls& out) {
     to.number = check.range("calls.number", from->number(), last + 1, ~std::uint64_t{0} - 1);
     last = to.number;
     check.called(*from, to);
+    to.parts = from->parts();
   }
 }
 
@@ -301,10 +302,10 @@ Offset<fb::OpenCalls> pack(Builder& b, const OpenCalls& m) {
   fb::OpenCall* out = nullptr;
   const auto calls = b.CreateUninitializedVectorOfStructs(m.calls.size(), &out);
   for (const OpenCall& open : m.calls) {
-    *out++ =
-        fb::OpenCall(open.number, open.count, open.call.root.value, static_cast<std::uint8_t>(open.call.kind),
-                     static_cast<std::uint8_t>(open.call.operation), static_cast<std::uint8_t>(open.dtype),
-                     open.call.exact_order);
+    *out++ = fb::OpenCall(open.number, open.count, open.parts, open.call.root.value,
+                          static_cast<std::uint8_t>(open.call.kind),
+                          static_cast<std::uint8_t>(open.call.operation),
+                          static_cast<std::uint8_t>(open.dtype), open.call.exact_order);
   }
   return fb::CreateOpenCalls(b, m.job_run.value, m.group.value, calls);
 }

@@ -148,7 +148,7 @@ class RandomMessages {
     std::uint64_t last = any() / 2;
     for (std::uint64_t n = number(0, kMaxOpenCallsNamed); n > 0; --n) {
       last += number(1, 9);
-      out.calls.push_back({last, call(), dtype(), number(0, kMaxTensorElements)});
+      out.calls.push_back({last, call(), dtype(), number(0, kMaxTensorElements), any()});
     }
     return out;
   }

@@ -257,7 +257,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(OpenCalls{JobRun{0xb2},
                           TensorId{12},
                           {{17, RoundCall::reduce(Operation::max, Rank{3}), DType::bf16, 4913},
-                           {19, RoundCall::reduce_scatter(Operation::sum, true), DType::f64, 5832}}});
+                           {19, RoundCall::reduce_scatter(Operation::sum, true), DType::f64, 5832, 0xabcd}}});
   return all;
 }
 

@@ -128,11 +128,14 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         staging = given if given.dtype != target.dtype or not is_plain(target) else None
     elif not is_plain(target):
         staging = torch.empty_like(source, memory_format=torch.contiguous_format)
+    output = target if staging is None else staging
+    if name is None and priority == 0 and place.calls_without_names and not is_on_gpu(given):
+        operation = place.client.world.push_pull(memory_of_tensor(given), memory_of_tensor(output), op)
+        return Handle(target, operation, staging, None, place)
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{source.numel()}")
     try:
         tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority)
-        operation = place.client.push_pull(tensor, memory_of_tensor(given),
-                                           memory_of_tensor(target if staging is None else staging), op)
+        operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op)
     except BaseException:
         if unnamed is not None:
             place.release_unnamed(unnamed)

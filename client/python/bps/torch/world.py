@@ -33,6 +33,7 @@ class World:
         self.client = client
         info = client.info()
         self.sums_on_gpus = info.local_group == "nccl"  # then the job takes no memory of the host
+        self.calls_without_names = info.local_group == "off"  # on host memory
         self.operation_timeout_s = info.operation_timeout_s
         self._unnamed: Set[str] = set()
         self._optimizers = itertools.count()
