@@ -11,7 +11,7 @@
 #include <string>
 
 #include "proto/base/memory/memory_bounds.h"
-#include "server/aggregate/accumulator_pool.h"
+#include "server/aggregate/round_pool.h"
 
 namespace bps {
 
@@ -36,7 +36,7 @@ struct MemoryPlan {
   bool embedded = false;   // in the process of a worker, which has no setting for memory_max
 
   std::uint64_t budget_per_shard() const;
-  std::uint64_t accumulators_per_shard() const { return AccumulatorPool::shared_for(budget_per_shard()); }
+  std::uint64_t accumulators_per_shard() const { return RoundPool::shared_for(budget_per_shard()); }
   std::uint64_t for_tensors() const {
     return memory_max - (budget_per_shard() + accumulators_per_shard()) * shards;
   }

@@ -42,10 +42,10 @@ struct Worker {
   std::vector<Push> pushes;
 };
 
-struct Partition final : AccumulatorPool::Owner {
-  void on_accumulators() override {
+struct Partition final : RoundPool::Owner {
+  void on_memory() override {
     Actions actions;
-    aggregator->on_accumulators(actions);
+    aggregator->on_memory(actions);
     obey(actions);
   }
   std::function<void(const Actions&)> obey;

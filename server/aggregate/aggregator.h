@@ -7,7 +7,7 @@
 // arrives (begin, end, lost, unpin), the scheduler's word comes as `left`, and it answers with actions. It
 // is made with the memory that its rounds cannot do without, so none of them fails because the system has
 // none: what else it takes only saves time, or is room in the shard's budget for what must wait. Accumulators
-// it has to wait for, perhaps, but not for ever: see AccumulatorPool.
+// it has to wait for, perhaps, but not for ever: see RoundPool.
 //
 // A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
 // payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
@@ -38,9 +38,9 @@
 #include "proto/base/memory/buffer_pool.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
-#include "server/aggregate/accumulator_pool.h"
 #include "server/aggregate/partition.h"
 #include "server/aggregate/round_errors.h"
+#include "server/aggregate/round_pool.h"
 
 namespace bps {
 
@@ -51,8 +51,8 @@ inline constexpr std::byte kEmptyPayload{};
 struct AggregatorMemory {
   BufferPool& slots;   // a second slot; while there is none a round waits
   BufferPool& budget;  // for contributions that wait: limited, shared by all partitions of the shard
-  AccumulatorPool::Reserve& accumulators;  // its job's; of synchronous tensors only
-  AccumulatorPool::Owner& owner;           // calls on_accumulators()
+  RoundPool::Reserve& accumulators;  // its job's; of synchronous tensors only
+  RoundPool::Owner& owner;           // calls on_memory()
 };
 
 // What a partition has from its declaration to its end.
@@ -178,7 +178,7 @@ class Aggregator {
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
 
   // Its claim of accumulators has waited, and has memory now.
-  virtual void on_accumulators(Actions& actions) { (void)actions; }
+  virtual void on_memory(Actions& actions) { (void)actions; }
 
   // False: nobody waits here. `out` is then of no use; its memory is used again.
   virtual bool open_state(OpenState& out) const = 0;

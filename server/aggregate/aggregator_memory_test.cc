@@ -114,7 +114,7 @@ struct Narrow : Bench {
     recreate(shape);
     pools.accumulators.memory().set_limit(pools.accumulators.memory().bytes_in_use());
   }
-  AccumulatorPool::Claim other{pools.reserve, pools, 1};
+  RoundPool::Claim other{pools.reserve, pools, 1};
 };
 
 TEST_CASE("without accumulators the first contribution stays raw, and the others wait") {
@@ -143,7 +143,7 @@ TEST_CASE("the reserve is for a round of which everybody has sent a header, and 
     bench.pools.accumulators.serve();
     REQUIRE(bench.pools.told == 1);
     bench.actions.clear();
-    bench.aggregator->on_accumulators(bench.actions);
+    bench.aggregator->on_memory(bench.actions);
   }
   CHECK(bench.said() == "1 clear_to_send 0");
   CHECK_FALSE(bench.other.take(true));

@@ -148,7 +148,7 @@ class RoundSum {
   // ---- what a contributor gives ----
 
   // Of a reduction: the next one, when it is whole, is added at once. So it takes accumulators now, unless it
-  // is the last to come; `announced`: see AccumulatorPool.
+  // is the last to come; `announced`: see RoundPool.
   bool can_add(std::uint32_t contributor, bool announced);
   // Room in the budget for one that waits, kept until it is added or dropped; null: there is none.
   std::byte* make_room(std::uint32_t contributor);
@@ -184,7 +184,7 @@ class RoundSum {
   // It takes part in no later round. True: nor in this one, to which it has not given all.
   bool die(std::uint32_t contributor);
 
-  // Adds what can be added. `announced`: see AccumulatorPool.
+  // Adds what can be added. `announced`: see RoundPool.
   Progress add(bool announced);
 
  private:
@@ -244,7 +244,7 @@ class RoundSum {
   std::vector<double>& factors_;           // likewise
   RoundSlots& slots_;
   const bool is_wide_;
-  AccumulatorPool::Claim claim_;
+  RoundPool::Claim claim_;
   std::vector<Slice> slices_;  // of each owner, in order; empty: there are not several
   std::vector<Part> parts_;
   std::vector<Scale> scales_;  // by contributor; empty: all of this round are none

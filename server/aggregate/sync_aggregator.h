@@ -65,7 +65,7 @@ class SyncAggregator final : public Aggregator {
   void died(std::uint32_t contributor, Actions& actions) override;
   void let_go() override;
   void unpin(std::uint32_t pin, Actions& actions) override;
-  void on_accumulators(Actions& actions) override { advance(actions); }
+  void on_memory(Actions& actions) override { advance(actions); }
   bool open_state(OpenState& out) const override;
 
  private:

@@ -23,8 +23,8 @@ namespace bps {
 
 class ShardJob;
 
-struct JobPartition final : AccumulatorPool::Owner {
-  void on_accumulators() override;
+struct JobPartition final : RoundPool::Owner {
+  void on_memory() override;
 
   ShardJob* job = nullptr;
   std::shared_ptr<const Contributors> contributors;  // outlives the aggregator

@@ -47,11 +47,12 @@ Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_byt
                BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
                BufferPool(),
                BufferPool(reorder_budget_bytes),
-               AccumulatorPool(AccumulatorPool::shared_for(reorder_budget_bytes),
-                               [this] {
-                                 accumulators_timer_ = context_.loop.after(
-                                     Duration::zero(), [this] { context_.accumulators.serve(); });
-                               }),
+               BufferPool(),
+               RoundPool(context_.wide, RoundPool::shared_for(reorder_budget_bytes),
+                         [this] {
+                           accumulators_timer_ = context_.loop.after(
+                               Duration::zero(), [this] { context_.accumulators.serve(); });
+                         }),
                pins_slots,
                log.child(fmt::format("shard {}", index.value)),
                ShardStats{},
@@ -92,8 +93,7 @@ std::uint64_t Shard::bytes_to_grant() const {
 std::uint64_t Shard::trim(std::uint64_t bytes) {
   std::uint64_t given = 0;
   // First what rounds go on without.
-  for (BufferPool* const pool :
-       {&context_.budget, &context_.accumulators.memory(), &context_.slots, &context_.arrivals}) {
+  for (BufferPool* const pool : {&context_.budget, &context_.wide, &context_.slots, &context_.arrivals}) {
     if (given >= bytes) break;
     const std::uint64_t held = pool->bytes_held();
     pool->trim(held - std::min(held, bytes - given));

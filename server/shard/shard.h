@@ -61,7 +61,7 @@ class Shard {
   ShardStats stats() const { return context_.stats; }
   std::uint64_t bytes_in_use() const {
     return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use() +
-           context_.accumulators.memory().bytes_in_use();
+           context_.wide.bytes_in_use();
   }
   // An upper bound for those of them that belong to dropped tensors, which connections still read. They are
   // not reserved any more: workers give back what they were lent when they hear that all have dropped.
@@ -74,7 +74,7 @@ class Shard {
   // Taken from the system, used by nobody now.
   std::uint64_t bytes_idle() const {
     return context_.slots.bytes_held() + context_.arrivals.bytes_held() + context_.budget.bytes_held() +
-           context_.accumulators.memory().bytes_held();
+           context_.wide.bytes_held();
   }
   // What declarations that are being granted have still to take from the system.
   std::uint64_t bytes_to_grant() const;

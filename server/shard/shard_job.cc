@@ -7,8 +7,8 @@
 
 namespace bps {
 
-void JobPartition::on_accumulators() {
-  aggregator->on_accumulators(job->actions());
+void JobPartition::on_memory() {
+  aggregator->on_memory(job->actions());
   job->carry_out(aggregator->shape().partition, *this, job->actions());
 }
 
@@ -35,8 +35,7 @@ ShardJob::~ShardJob() {
 void ShardJob::declare(const DeclareSlices& declare, Granted granted) {
   BPS_ASSERT(grant_ == nullptr);
   grant_ = std::make_unique<MemoryGrant>(
-      MemoryGrant::Pools{context_.slots, context_.arrivals, context_.accumulators.memory()},
-      context_.pins_slots, declare,
+      MemoryGrant::Pools{context_.slots, context_.arrivals, context_.wide}, context_.pins_slots, declare,
       MemoryGrant::Shared{senders_, lane_buffers_.bytes, accumulators_.bytes()});
   granted_ = std::move(granted);
   go_on_granting();

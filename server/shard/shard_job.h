@@ -44,7 +44,8 @@ struct ShardContext {
   BufferPool slots;     // partitions: accounted for when tensors are declared
   BufferPool arrivals;  // lanes' buffers: accounted for as well, and sent by nobody
   BufferPool budget;    // contributions that wait
-  AccumulatorPool accumulators;
+  BufferPool wide;      // accumulators
+  RoundPool accumulators;
   bool pins_slots;  // second slots take long to make, too, and are made when tensors are declared
   Logger log;
   ShardStats stats;
@@ -178,7 +179,7 @@ class ShardJob {
   std::map<std::vector<Rank>, std::weak_ptr<Contributors>> groups_;
   std::size_t groups_looked_at_ = 0;  // how many there were when those that are gone were removed
   LaneBuffers lane_buffers_;
-  AccumulatorPool::Reserve accumulators_;
+  RoundPool::Reserve accumulators_;
   std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
   Granted granted_;
   TimerId grant_timer_;

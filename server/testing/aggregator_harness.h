@@ -24,14 +24,16 @@ inline std::vector<Contributor> ranks(std::uint32_t n) {
 }
 
 // The pools of a shard, and the memory that partitions of one job share.
-struct TestPools final : AccumulatorPool::Owner {
+struct TestPools final : RoundPool::Owner {
   // `shared_bytes`: of accumulators, besides the reserve, which has room for `widest` bytes.
   explicit TestPools(std::uint64_t budget_bytes = 1 << 20, std::uint64_t shared_bytes = 1 << 20,
                      std::size_t widest = 1 << 10)
-      : budget(budget_bytes), accumulators(shared_bytes, [this] { woken = true; }), reserve(accumulators) {
+      : budget(budget_bytes),
+        accumulators(wide, shared_bytes, [this] { woken = true; }),
+        reserve(accumulators) {
     reserve.replace(accumulators.memory().allocate(widest));
   }
-  void on_accumulators() override { ++told; }
+  void on_memory() override { ++told; }
   // In a turn of its own, if the pool has asked for it.
   void serve() {
     if (std::exchange(woken, false)) accumulators.serve();
@@ -41,8 +43,9 @@ struct TestPools final : AccumulatorPool::Owner {
 
   BufferPool slots;
   BufferPool budget;
-  AccumulatorPool accumulators;
-  AccumulatorPool::Reserve reserve;
+  BufferPool wide;
+  RoundPool accumulators;
+  RoundPool::Reserve reserve;
   int told = 0;
   bool woken = false;
 };

@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-#include "server/aggregate/accumulator_pool.h"
+#include "server/aggregate/round_pool.h"
 
 namespace bps::sim {
 
@@ -368,7 +368,7 @@ void ScenarioMaker::drain_full_servers() {
   const std::uint64_t receiving = server.shards * (job.workers.size() + 2) * job.partition_bytes;
   server.reorder_budget = job.partition_bytes;
   const std::uint64_t budgets =
-      server.shards * (server.reorder_budget + AccumulatorPool::shared_for(server.reorder_budget));
+      server.shards * (server.reorder_budget + RoundPool::shared_for(server.reorder_budget));
   server.memory_max = share + receiving + budgets + random_.below(share);
   scenario_.servers.assign(servers, server);
   for (std::uint64_t n = random_.between<std::uint64_t>(1, servers - 1); n > 0; --n) {

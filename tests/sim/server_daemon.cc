@@ -50,8 +50,7 @@ std::uint64_t ServerDaemon::bytes_in_use() const {
 
 void ServerDaemon::check_bounds(Report& report) const {
   const JobLedger& ledger = server_->ledger();
-  std::uint64_t budgets =
-      (plan_.reorder_budget + AccumulatorPool::shared_for(plan_.reorder_budget)) * plan_.shards;
+  std::uint64_t budgets = (plan_.reorder_budget + RoundPool::shared_for(plan_.reorder_budget)) * plan_.shards;
   for (const auto& shard : server_->shards())
     budgets += shard->bytes_doomed();
   if (ledger.reserved() > ledger.memory_max()) {

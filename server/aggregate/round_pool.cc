@@ -1,4 +1,4 @@
-#include "server/aggregate/accumulator_pool.h"
+#include "server/aggregate/round_pool.h"
 
 #include "proto/base/assert.h"
 
@@ -6,21 +6,21 @@ namespace bps {
 
 // ---- the pool ----
 
-AccumulatorPool::AccumulatorPool(std::uint64_t shared_bytes, std::function<void()> wake)
-    : shared_bytes_(shared_bytes), wake_(std::move(wake)) {}
+RoundPool::RoundPool(BufferPool& memory, std::uint64_t shared_bytes, std::function<void()> wake)
+    : memory_(memory), shared_bytes_(shared_bytes), wake_(std::move(wake)) {}
 
-void AccumulatorPool::serve() {
+void RoundPool::serve() {
   woken_ = false;
   // Who waits again meanwhile comes in another turn.
   for (std::size_t left = waiting(); left > 0; --left) {
     Claim* const claim = next_served();
     if (claim == nullptr) return;
-    claim->owner_.on_accumulators();
+    claim->owner_.on_memory();
   }
   wake();
 }
 
-AccumulatorPool::Claim* AccumulatorPool::next_served() {
+RoundPool::Claim* RoundPool::next_served() {
   bool is_full = false;  // for announced ones
   for (Claim* claim = announced_.first; claim != nullptr; claim = claim->next_) {
     const bool may_share = claim->may_share();
@@ -37,7 +37,7 @@ AccumulatorPool::Claim* AccumulatorPool::next_served() {
   return claim;
 }
 
-bool AccumulatorPool::give_shared(Claim& claim, bool announced) {
+bool RoundPool::give_shared(Claim& claim, bool announced) {
   if (shared_in_use_ + claim.held_bytes_ > limit(announced)) return false;
   claim.buffer_ = memory_.allocate(claim.bytes_);
   if (!claim.buffer_) return false;
@@ -46,14 +46,14 @@ bool AccumulatorPool::give_shared(Claim& claim, bool announced) {
   return true;
 }
 
-bool AccumulatorPool::give_reserve(Claim& claim) {
+bool RoundPool::give_reserve(Claim& claim) {
   if (claim.bytes_ > claim.reserve_.free_.size()) return false;
   claim.buffer_ = claim.reserve_.take();
   claim.shared_ = false;
   return true;
 }
 
-void AccumulatorPool::enter(Claim& claim, Queue& queue) {
+void RoundPool::enter(Claim& claim, Queue& queue) {
   claim.queue_ = &queue;
   claim.previous_ = queue.last;
   claim.next_ = nullptr;
@@ -65,7 +65,7 @@ void AccumulatorPool::enter(Claim& claim, Queue& queue) {
   sharing_ += claim.may_share() ? 1 : 0;
 }
 
-void AccumulatorPool::leave(Claim& claim) {
+void RoundPool::leave(Claim& claim) {
   if (claim.is_announced()) {
     claim.reserve_.add_waiting(-1);
     sharing_ -= claim.may_share() ? 1 : 0;
@@ -76,35 +76,35 @@ void AccumulatorPool::leave(Claim& claim) {
   --queue.size;
 }
 
-void AccumulatorPool::wake() {
+void RoundPool::wake() {
   if (waiting() > 0 && !std::exchange(woken_, true)) wake_();
 }
 
 // ---- a job's reserve ----
 
-void AccumulatorPool::Reserve::replace(BufferPool::Buffer buffer) {
+void RoundPool::Reserve::replace(BufferPool::Buffer buffer) {
   BPS_ASSERT(buffer.size() > bytes_);
   bytes_ = buffer.size();
   give_back(std::move(buffer));
 }
 
-BufferPool::Buffer AccumulatorPool::Reserve::take() {
+BufferPool::Buffer RoundPool::Reserve::take() {
   BufferPool::Buffer buffer = std::move(free_);
   count();
   return buffer;
 }
 
-void AccumulatorPool::Reserve::give_back(BufferPool::Buffer buffer) {
+void RoundPool::Reserve::give_back(BufferPool::Buffer buffer) {
   if (buffer.size() == bytes_) free_ = std::move(buffer);
   count();
 }
 
-void AccumulatorPool::Reserve::add_waiting(int difference) {
+void RoundPool::Reserve::add_waiting(int difference) {
   waiting_ += static_cast<std::size_t>(difference);
   count();
 }
 
-void AccumulatorPool::Reserve::count() {
+void RoundPool::Reserve::count() {
   const bool counts = waiting_ > 0 && free_;
   if (counts == counted_) return;
   counted_ = counts;
@@ -113,17 +113,17 @@ void AccumulatorPool::Reserve::count() {
 
 // ---- a partition's claim ----
 
-AccumulatorPool::Claim::Claim(Reserve& reserve, Owner& owner, std::size_t bytes)
+RoundPool::Claim::Claim(Reserve& reserve, Owner& owner, std::size_t bytes)
     : reserve_(reserve),
       owner_(owner),
       bytes_(bytes),
       held_bytes_(bytes == 0 ? 0 : BufferPool::class_bytes(bytes)) {}
 
-bool AccumulatorPool::Claim::take(bool announced) {
+bool RoundPool::Claim::take(bool announced) {
   BPS_ASSERT(bytes_ > 0);
   if (buffer_) return true;
   if (queue_ != nullptr && (is_announced() || !announced)) return false;  // its turn comes
-  AccumulatorPool& pool = reserve_.pool_;
+  RoundPool& pool = reserve_.pool_;
   if (queue_ != nullptr) {
     pool.leave(*this);
     pool.wake();  // those that were behind it
@@ -141,8 +141,8 @@ bool AccumulatorPool::Claim::take(bool announced) {
   return false;
 }
 
-void AccumulatorPool::Claim::give_back() {
-  AccumulatorPool& pool = reserve_.pool_;
+void RoundPool::Claim::give_back() {
+  RoundPool& pool = reserve_.pool_;
   if (queue_ != nullptr) {
     pool.leave(*this);
   } else if (!buffer_) {

@@ -1,9 +1,9 @@
-// Memory for sums that wait for more: accumulators, where they are wider than what is summed.
+// A bounded pool of memory that rounds have while they are open: accumulators, where sums are wider than what
+// is summed.
 //
-// The problem: a sum that is added to before all contributions are there has accumulators until the last one
-// comes, and that may take until some program does its next step. The pool is bounded. If rounds that wait
-// for programs could have all of it, and a program waits for another round before that step, nothing would go
-// on.
+// The problem: a round has such memory until its last contribution comes, and that may take until some
+// program does its next step. If rounds that wait for programs could have all of it, and a program waits for
+// another round before that step, nothing would go on.
 //
 // So there are two kinds of rounds. Of an *announced* one every contributor is here, has sent its header, or
 // is lost for good: it ends without any program's doing. The others never get the last quarter of the shared
@@ -16,8 +16,9 @@
 // its reserve only, and holds up nobody. What comes back is handed out by serve(), which is
 // called in a turn of its own and not inside of what some aggregator does.
 //
-// Owner: a shard. Lives on: shard loop. Limit: `shared_bytes`, counted in class sizes, and the jobs'
-// reserves. If the system has less, the pool is as good as full: reserves are there from the declaration on.
+// Owner: who has the memory, too. Lives on: shard loop. Limit: `shared_bytes`, counted in class sizes, and
+// the jobs' reserves. If the system has less, the pool is as good as full: reserves are there from the
+// declaration on.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +31,14 @@
 
 namespace bps {
 
-class AccumulatorPool {
+class RoundPool {
   struct Queue;
 
  public:
   // Of the shared memory, for announced rounds only.
   static constexpr std::uint64_t kShareForAnnounced = 4;
 
-  // What a shard with such a reorder budget has to share.
+  // Of accumulators: what a shard with such a reorder budget has to share.
   static constexpr std::uint64_t shared_for(std::uint64_t reorder_budget_bytes) {
     return reorder_budget_bytes / 2;
   }
@@ -47,7 +48,7 @@ class AccumulatorPool {
   // serve() calls it when a claim that waited has memory.
   class Owner {
    public:
-    virtual void on_accumulators() = 0;
+    virtual void on_memory() = 0;
 
    protected:
     ~Owner() = default;
@@ -56,32 +57,32 @@ class AccumulatorPool {
   // Of one job. The pool outlives it, and it all claims of the job.
   class Reserve {
    public:
-    explicit Reserve(AccumulatorPool& pool) : pool_(pool) {}
+    explicit Reserve(RoundPool& pool) : pool_(pool) {}
     Reserve(const Reserve&) = delete;
     Reserve& operator=(const Reserve&) = delete;
     ~Reserve() { take(); }
 
-    AccumulatorPool& pool() { return pool_; }
+    RoundPool& pool() { return pool_; }
     std::size_t bytes() const { return bytes_; }
     // A larger buffer. The one before goes back to the system when nobody has it.
     void replace(BufferPool::Buffer buffer);
 
    private:
-    friend class AccumulatorPool;
+    friend class RoundPool;
     friend class Claim;
     BufferPool::Buffer take();
     void give_back(BufferPool::Buffer buffer);
     void add_waiting(int difference);
     void count();
 
-    AccumulatorPool& pool_;
+    RoundPool& pool_;
     BufferPool::Buffer free_;
     std::size_t bytes_ = 0;
     std::size_t waiting_ = 0;  // announced claims of the job
     bool counted_ = false;     // among those that somebody waits for and that are free
   };
 
-  // What one partition has of it, while it is summed.
+  // What one partition has of it, while its round is open.
   class Claim {
    public:
     // `bytes` 0: it never needs any.
@@ -101,7 +102,7 @@ class AccumulatorPool {
     std::byte* data() const { return buffer_.data(); }
 
    private:
-    friend class AccumulatorPool;
+    friend class RoundPool;
     bool is_announced() const { return queue_ == &reserve_.pool_.announced_; }
     bool may_share() const { return held_bytes_ <= reserve_.pool_.limit(true); }
 
@@ -116,15 +117,15 @@ class AccumulatorPool {
     Claim* previous_ = nullptr;
   };
 
-  // `wake`: serve() is to be called, once, in another turn.
-  AccumulatorPool(std::uint64_t shared_bytes, std::function<void()> wake);
-  AccumulatorPool(const AccumulatorPool&) = delete;
-  AccumulatorPool& operator=(const AccumulatorPool&) = delete;
+  // `memory` outlives it, and reserves are of it, too. `wake`: serve() is to be called, once, in another
+  // turn.
+  RoundPool(BufferPool& memory, std::uint64_t shared_bytes, std::function<void()> wake);
+  RoundPool(const RoundPool&) = delete;
+  RoundPool& operator=(const RoundPool&) = delete;
 
   // Hands out what there is, in order, and tells each owner.
   void serve();
 
-  // Where reserves come from, too.
   BufferPool& memory() { return memory_; }
   const BufferPool& memory() const { return memory_; }
   std::uint64_t shared_bytes() const { return shared_bytes_; }
@@ -157,9 +158,9 @@ class AccumulatorPool {
     std::size_t size = 0;
   };
 
+  BufferPool& memory_;
   const std::uint64_t shared_bytes_;
   const std::function<void()> wake_;
-  BufferPool memory_;
   std::uint64_t shared_in_use_ = 0;
   Queue announced_;
   std::size_t sharing_ = 0;  // of announced_: those that are not too large for the shared memory

@@ -1,4 +1,4 @@
-#include "server/aggregate/accumulator_pool.h"
+#include "server/aggregate/round_pool.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,19 +9,19 @@
 #include <string>
 #include <utility>
 
-namespace bps::accumulator_pool_test {
+namespace bps::round_pool_test {
 namespace {
 
 constexpr std::size_t kBlock = 4096;  // a class of its own
 
-struct Asking final : AccumulatorPool::Owner {
-  Asking(AccumulatorPool::Reserve& reserve, std::string& told, char name, std::size_t blocks = 1)
+struct Asking final : RoundPool::Owner {
+  Asking(RoundPool::Reserve& reserve, std::string& told, char name, std::size_t blocks = 1)
       : claim(reserve, *this, blocks * kBlock), told_(told), name_(name) {}
-  void on_accumulators() override {
+  void on_memory() override {
     CHECK(claim);
     told_ += name_;
   }
-  AccumulatorPool::Claim claim;
+  RoundPool::Claim claim;
 
  private:
   std::string& told_;
@@ -31,11 +31,11 @@ struct Asking final : AccumulatorPool::Owner {
 // A shard with so many blocks to share, and a job whose largest partition needs so many.
 struct Shard {
   explicit Shard(std::size_t shared, std::size_t reserve = 1)
-      : pool(shared * kBlock, [this] { ++wakes; }), job(pool) {
+      : pool(memory, shared * kBlock, [this] { ++wakes; }), job(pool) {
     REQUIRE(BufferPool::class_bytes(kBlock) == kBlock);
     reserve_for(job, reserve);
   }
-  void reserve_for(AccumulatorPool::Reserve& whose, std::size_t blocks) {
+  void reserve_for(RoundPool::Reserve& whose, std::size_t blocks) {
     whose.replace(pool.memory().allocate(blocks * kBlock));
   }
   // Whom serve() tells.
@@ -46,11 +46,12 @@ struct Shard {
   }
   std::string told;
   int wakes = 0;
-  AccumulatorPool pool;
-  AccumulatorPool::Reserve job;
+  BufferPool memory;
+  RoundPool pool;
+  RoundPool::Reserve job;
 };
 
-TEST_CASE("accumulator pool: the last quarter and the reserve are for announced rounds") {
+TEST_CASE("round pool: the last quarter and the reserve are for announced rounds") {
   Shard shard(4);
   std::deque<Asking> claims;
   for (int i = 0; i < 6; ++i)
@@ -69,7 +70,7 @@ TEST_CASE("accumulator pool: the last quarter and the reserve are for announced 
   CHECK(claims[3].claim);
 }
 
-TEST_CASE("accumulator pool: of one block all is reserve, and who cannot have it does not wait for it") {
+TEST_CASE("round pool: of one block all is reserve, and who cannot have it does not wait for it") {
   Shard shard(0);
   Asking early(shard.job, shard.told, 'e'), late(shard.job, shard.told, 'l');
   CHECK_FALSE(early.claim.take(false));
@@ -81,7 +82,7 @@ TEST_CASE("accumulator pool: of one block all is reserve, and who cannot have it
   CHECK(shard.serve() == "e");
 }
 
-TEST_CASE("accumulator pool: small claims do not overtake a large one") {
+TEST_CASE("round pool: small claims do not overtake a large one") {
   const bool announced = GENERATE(false, true);
   CAPTURE(announced);
   Shard shard(4, 4);
@@ -102,9 +103,9 @@ TEST_CASE("accumulator pool: small claims do not overtake a large one") {
   CHECK(shard.serve() == (announced ? "o" : "so"));
 }
 
-TEST_CASE("accumulator pool: who is too large for the shared memory holds up nobody of another job") {
+TEST_CASE("round pool: who is too large for the shared memory holds up nobody of another job") {
   Shard shard(4, 5);
-  AccumulatorPool::Reserve another(shard.pool);
+  RoundPool::Reserve another(shard.pool);
   shard.reserve_for(another, 3);
   Asking reserve(shard.job, shard.told, 'r', 5), large(shard.job, shard.told, 'l', 5);
   Asking a(another, shard.told, 'a', 2), b(another, shard.told, 'b', 2), c(another, shard.told, 'c', 2),
@@ -122,7 +123,7 @@ TEST_CASE("accumulator pool: who is too large for the shared memory holds up nob
   CHECK(shard.serve() == "l");
 }
 
-TEST_CASE("accumulator pool: who becomes announced while it waits has the reserve at once") {
+TEST_CASE("round pool: who becomes announced while it waits has the reserve at once") {
   Shard shard(4);
   Asking all(shard.job, shard.told, 'a', 3), first(shard.job, shard.told, 'f'),
       second(shard.job, shard.told, 's');
@@ -139,7 +140,7 @@ TEST_CASE("accumulator pool: who becomes announced while it waits has the reserv
   }
 }
 
-TEST_CASE("accumulator pool: who does not wait any more lets those behind it go on") {
+TEST_CASE("round pool: who does not wait any more lets those behind it go on") {
   Shard shard(4, 4);
   Asking all(shard.job, shard.told, 'a', 2), small(shard.job, shard.told, 's');
   auto large = std::make_unique<Asking>(shard.job, shard.told, 'l', 3);
@@ -154,9 +155,9 @@ TEST_CASE("accumulator pool: who does not wait any more lets those behind it go 
   CHECK(shard.serve() == "s");
 }
 
-TEST_CASE("accumulator pool: a job's reserve is its own") {
+TEST_CASE("round pool: a job's reserve is its own") {
   Shard shard(0);
-  AccumulatorPool::Reserve another(shard.pool);
+  RoundPool::Reserve another(shard.pool);
   shard.reserve_for(another, 1);
   Asking a(shard.job, shard.told, 'a'), b(shard.job, shard.told, 'b'), c(another, shard.told, 'c'),
       d(another, shard.told, 'd');
@@ -170,7 +171,7 @@ TEST_CASE("accumulator pool: a job's reserve is its own") {
   CHECK(shard.serve() == "b");
 }
 
-TEST_CASE("accumulator pool: a reserve that is replaced while somebody has it goes when it comes back") {
+TEST_CASE("round pool: a reserve that is replaced while somebody has it goes when it comes back") {
   Shard shard(0);
   Asking small(shard.job, shard.told, 's'), large(shard.job, shard.told, 'l', 2);
   CHECK(small.claim.take(true));
@@ -182,7 +183,7 @@ TEST_CASE("accumulator pool: a reserve that is replaced while somebody has it go
   CHECK(shard.pool.memory().bytes_in_use() == 2 * kBlock);
 }
 
-TEST_CASE("accumulator pool: where the system has no more, announced rounds go on with the reserve") {
+TEST_CASE("round pool: where the system has no more, announced rounds go on with the reserve") {
   Shard shard(8);
   shard.pool.memory().set_limit(kBlock);
   Asking a(shard.job, shard.told, 'a'), b(shard.job, shard.told, 'b'), c(shard.job, shard.told, 'c');
@@ -222,14 +223,14 @@ struct Waiting {
 };
 
 // Rounds that are not announced keep what they have until they are; announced ones give it back some time.
-TEST_CASE("accumulator pool: random claims, of which every announced one has its turn, in order") {
+TEST_CASE("round pool: random claims, of which every announced one has its turn, in order") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
     const auto pick = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
     const std::size_t largest = 1 + pick(4);
     Shard shard(pick(12), largest);
-    AccumulatorPool::Reserve another(shard.pool);
+    RoundPool::Reserve another(shard.pool);
     shard.reserve_for(another, largest);
     struct Round {
       std::unique_ptr<Asking> asking;
@@ -298,4 +299,4 @@ TEST_CASE("accumulator pool: random claims, of which every announced one has its
 }
 
 }  // namespace
-}  // namespace bps::accumulator_pool_test
+}  // namespace bps::round_pool_test
