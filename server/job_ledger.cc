@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "proto/base/assert.h"
@@ -13,6 +14,11 @@
 #include "server/aggregate/aggregator.h"
 
 namespace bps {
+namespace {
+
+constexpr std::uint64_t kAdvisedStep = 1 << 20;  // of call memory
+
+}  // namespace
 
 Result<bool> JobLedger::open(const OpenJob& job) {
   if (const auto found = jobs_.find(job.job_run); found != jobs_.end()) {
@@ -41,6 +47,7 @@ Result<bool> JobLedger::open(const OpenJob& job) {
   entry.lanes_per_shard = static_cast<std::uint64_t>(senders);
   entry.lane_bytes.resize(plan_.shards, 0);
   entry.accumulator_bytes.resize(plan_.shards, 0);
+  entry.slot_bytes.resize(plan_.shards, 0);
   return true;
 }
 
@@ -153,6 +160,8 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
   std::uint64_t second = 0;
   std::vector<std::uint64_t> lane_bytes = job.lane_bytes;
   std::vector<std::uint64_t> accumulators = job.accumulator_bytes;
+  std::vector<std::uint64_t> slot_bytes = job.slot_bytes;
+  std::size_t slots = job.slots;
   for (const TensorSlices& tensor : added->tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
       const ReservedBytes reserved = reserved_bytes(tensor.dtype, slice.elements, tensor.mode);
@@ -164,8 +173,13 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
       const std::uint64_t wide = accumulator_bytes(tensor.dtype, slice.elements, tensor.mode);
       if (wide > 0)
         accumulators[slice.shard] = std::max(accumulators[slice.shard], BufferPool::class_bytes(wide));
+      const std::uint64_t slot = pooled_slot_bytes(tensor.dtype, slice.elements, tensor.mode);
+      if (slot == 0) continue;
+      slot_bytes[slice.shard] = std::max(slot_bytes[slice.shard], BufferPool::class_bytes(slot));
+      ++slots;
     }
   }
+  if (job.slots == 0 && slots > 0) result.call_bytes = call_bytes();
   std::uint64_t replaced = 0;
   const auto replace = [&](std::uint64_t before, std::uint64_t now, std::uint64_t count) {
     if (before == now) return;
@@ -175,8 +189,9 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
   for (std::uint32_t shard = 0; shard < plan_.shards; ++shard) {
     replace(job.lane_bytes[shard], lane_bytes[shard], job.lanes_per_shard);
     replace(job.accumulator_bytes[shard], accumulators[shard], 1);
+    replace(job.slot_bytes[shard], slot_bytes[shard], 1);
   }
-  result.bytes = result.own_bytes + second;
+  result.bytes = result.own_bytes + second + result.call_bytes;
   const std::uint64_t limit = std::min(memory_max_, room.bytes);
   if (reserved_ + result.bytes > limit) {
     result.for_room = reserved_ + result.bytes > room.bytes;
@@ -198,6 +213,8 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
   job.epoch = added->epoch;
   job.lane_bytes = std::move(lane_bytes);
   job.accumulator_bytes = std::move(accumulators);
+  job.slot_bytes = std::move(slot_bytes);
+  job.slots = slots;
   job.replaced = replaced;
   job.bytes += result.bytes;
   job.own_bytes += result.own_bytes;
@@ -210,10 +227,19 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
 
 Error JobLedger::no_room(const DeclareSlices& declare, const Job& job, const Declaration& wanted,
                          const MemoryRoom& room) const {
-  const std::string advice = plan_.advice(reserved_ + wanted.bytes, room);
-  const std::string need = fmt::format("{} tensors of job '{}' from '{}' on need {}", declare.tensors.size(),
-                                       job.name, declare.tensors.empty() ? "" : declare.tensors.front().name,
-                                       rounded(ByteSize{wanted.bytes}));
+  std::string advice = plan_.advice(reserved_ + wanted.bytes, room);
+  std::string need = fmt::format("{} tensors of job '{}' from '{}' on need {}", declare.tensors.size(),
+                                 job.name, declare.tensors.empty() ? "" : declare.tensors.front().name,
+                                 rounded(ByteSize{wanted.bytes}));
+  if (wanted.call_bytes > 0) {
+    need += fmt::format(", {} of it the --call-memory of each job with calls without names",
+                        rounded(ByteSize{wanted.call_bytes}));
+    const std::uint64_t limit = std::min(memory_max_, room.bytes);
+    const std::uint64_t others = reserved_ + wanted.bytes - wanted.call_bytes;
+    if (others <= limit && !plan_.embedded)
+      advice += ", or give this server --call-memory " +
+                to_string(ByteSize{(limit - others) / kAdvisedStep * kAdvisedStep});
+  }
   if (wanted.for_room && reserved_ - freeing_ + wanted.bytes <= memory_max_) {
     return make_error(ErrorCode::out_of_memory,
                       fmt::format("{}; {} are reserved, and this server can have {} now: {} are left ({})",
@@ -254,6 +280,7 @@ std::uint64_t JobLedger::drop(const DropTensors& drop) {
   if (found == jobs_.end()) return 0;
   Job& job = found->second;
   Freed freed;
+  const bool had_slots = job.slots > 0;
   for (const TensorId id : drop.tensors) {
     const auto tensor = job.tensors.find(id);
     if (tensor == job.tensors.end()) continue;
@@ -262,15 +289,24 @@ std::uint64_t JobLedger::drop(const DropTensors& drop) {
       freed += reserved_bytes(tensor->second.dtype, held.elements, tensor->second.mode);
       job.partitions.erase(held.partition);
       job.granting.erase(held.partition);
+      job.slots -= tensor->second.mode == Mode::slot ? 1 : 0;
     }
     job.tensors.erase(tensor);
   }
   drop_partitions(job, drop.partitions, freed);
+  if (had_slots && job.slots == 0) drop_call_memory(job, freed);
   job.bytes -= freed.bytes;
   job.own_bytes -= freed.own;
   own_bytes_ -= freed.own;
   freeing_ += freed.bytes;
   return freed.bytes;
+}
+
+void JobLedger::drop_call_memory(Job& job, Freed& freed) const {
+  const std::uint64_t reserves =
+      std::accumulate(job.slot_bytes.begin(), job.slot_bytes.end(), std::uint64_t{0});
+  freed += ReservedBytes{reserves, call_bytes()};
+  std::fill(job.slot_bytes.begin(), job.slot_bytes.end(), 0);
 }
 
 void JobLedger::drop_partitions(Job& job, const std::vector<PartitionId>& partitions, Freed& freed) {
@@ -285,6 +321,7 @@ void JobLedger::drop_partitions(Job& job, const std::vector<PartitionId>& partit
     std::erase_if(tensor.partitions, [&](const Held& held) {
       if (dropped.erase(held.partition) == 0) return false;
       freed += reserved_bytes(tensor.dtype, held.elements, tensor.mode);
+      job.slots -= tensor.mode == Mode::slot ? 1 : 0;
       return true;
     });
     // One that has no elements has no partitions, and stays.

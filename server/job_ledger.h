@@ -3,9 +3,10 @@
 //
 // The rule is that memory is refused where a tensor is declared, never while training: a declaration reserves
 // both buffers of each of its partitions, and the receive buffers of lanes and reserves of accumulators that
-// it makes larger. All but the second buffers of partitions are taken before it is acknowledged; those, which
-// a round can wait for (decision 0028), are counted, so that they fit too. Memory of a job that has ended
-// counts until the shards have freed it; a declaration that fits only then waits for it.
+// it makes larger. Tensors in mode slot have no buffers of their own: the job's first one reserves the memory
+// that they all share (decision 0040). What a round can wait for (decision 0028), second buffers and most of
+// that memory, is only counted, so that it fits; all else is taken before it is acknowledged. Memory of a job
+// that has ended counts until the shards have freed it; a declaration that fits only then waits for it.
 //
 // A declaration also says in which epoch the job is, which never goes back. What moved here from another
 // server may belong to a tensor that has partitions here already.
@@ -50,6 +51,7 @@ class JobLedger {
     DeclareSlices added;            // accepted: what was not here before, and the job's epoch now
     std::uint64_t bytes = 0;        // reserved for it,
     std::uint64_t own_bytes = 0;    // of these, to be taken before it is acknowledged
+    std::uint64_t call_bytes = 0;   // of these, what the job's slots share from now on, but for reserves
     std::vector<TensorId> tensors;  // that were not here at all
   };
   // All or nothing. `waits`: ask again after freed().
@@ -57,7 +59,7 @@ class JobLedger {
   // Accepted: its memory is there. Until then it is not reported.
   void granted(JobRun job);
   // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers and reserves
-  // of accumulators stay reserved: some shards have them.
+  // stay reserved: some shards have them.
   DropTensors take_back(const Declaration& declaration);
 
   // These give the bytes to be passed to freed() once the shards have let them go; 0 if nothing was known.
@@ -106,6 +108,8 @@ class JobLedger {
     std::uint64_t lanes_per_shard = 0;
     std::vector<std::uint64_t> lane_bytes;         // per shard: of one lane's receive buffer
     std::vector<std::uint64_t> accumulator_bytes;  // per shard: of the reserve for sums
+    std::vector<std::uint64_t> slot_bytes;         // per shard: of the reserve for tensors in mode slot
+    std::size_t slots = 0;                         // partitions of these
     std::map<TensorId, Tensor> tensors;
     std::unordered_set<PartitionId> partitions;
     std::unordered_set<PartitionId> granting;  // of these: accepted, not granted
@@ -132,6 +136,9 @@ class JobLedger {
   static bool holds(const Tensor* tensor, const PartitionSlice& slice);
   static void add(Tensor& tensor, const TensorSlices& slices);
   static void drop_partitions(Job& job, const std::vector<PartitionId>& partitions, Freed& freed);
+  // What its slots share: it has none any more.
+  void drop_call_memory(Job& job, Freed& freed) const;
+  std::uint64_t call_bytes() const { return plan_.call_memory_per_shard() * plan_.shards; }
 
   const MemoryPlan plan_;
   const std::uint64_t memory_max_;  // for tensors

@@ -146,6 +146,81 @@ TEST_CASE(
   CHECK(ledger.own_bytes() == 0);
 }
 
+// Likewise, in mode slot.
+DeclareSlices slots(std::uint64_t run, std::uint32_t id, std::uint32_t partitions, std::uint32_t shard = 0) {
+  DeclareSlices declare = tensor(run, id, partitions, shard);
+  declare.tensors[0].mode = Mode::slot;
+  return declare;
+}
+
+TEST_CASE("a job's first slot reserves what they all share, and the last one gives it back") {
+  MemoryPlan plan{100 * kMiB, 0, 2};
+  plan.call_memory = 20 * kMiB;
+  JobLedger ledger(plan);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.open(job(2)).ok());
+  REQUIRE(ask(ledger, tensor(1, 1, 1)).verdict == Verdict::accepted);
+  const std::uint64_t before = ledger.reserved();
+  const auto first = ask(ledger, slots(1, 2, 50));
+  REQUIRE(first.verdict == Verdict::accepted);
+  CHECK(first.bytes == 20 * kMiB + kMiB);  // and one buffer on this shard, to be taken now
+  CHECK(first.own_bytes == kMiB);
+  ledger.granted(JobRun{1});
+  CHECK(ask(ledger, slots(1, 3, 50)).bytes == 0);
+  CHECK(ask(ledger, slots(1, 4, 1, 1)).bytes == kMiB + 2 * kMiB);  // on another shard, with lanes
+  ledger.granted(JobRun{1});
+  DeclareSlices larger = slots(1, 5, 1);
+  larger.tensors[0].partitions[0].elements *= 2;
+  CHECK(ask(ledger, larger).bytes == 2 * kMiB + 4 * kMiB);
+  ledger.granted(JobRun{1});
+  CHECK(ledger.reserved() == before + 20 * kMiB + 2 * kMiB + kMiB + 4 * kMiB);
+  // Another job has its own.
+  REQUIRE(ask(ledger, slots(2, 1, 1)).verdict == Verdict::accepted);
+  CHECK(ledger.drop(DropTensors{0, JobRun{2}, {TensorId{1}}, {}}) == 21 * kMiB);
+  ledger.freed(21 * kMiB);
+  CHECK(ledger.drop(DropTensors{0, JobRun{1}, {TensorId{2}, TensorId{3}, TensorId{5}}, {}}) == 0);
+  CHECK(ledger.drop(DropTensors{0, JobRun{1}, {}, {PartitionId{400}}}) == 20 * kMiB + 2 * kMiB + kMiB);
+  ledger.freed(23 * kMiB);
+  CHECK(ask(ledger, slots(1, 6, 1)).bytes == 20 * kMiB + kMiB);
+  // It could not be had.
+  const auto again = ask(ledger, slots(2, 7, 1));
+  REQUIRE(again.verdict == Verdict::accepted);
+  CHECK(ledger.drop(ledger.take_back(again)) == 21 * kMiB);
+  ledger.freed(21 * kMiB);
+  for (const std::uint64_t run : {1u, 2u})
+    ledger.freed(ledger.end(JobRun{run}));
+  CHECK(ledger.reserved() == 0);
+  CHECK(ledger.own_bytes() == 0);
+}
+
+TEST_CASE("a job's first slot that has no room is refused with what helps") {
+  MemoryPlan plan{30 * kMiB, 0, 1};
+  plan.call_memory = 20 * kMiB;
+  JobLedger ledger(plan);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ask(ledger, tensor(1, 1, 4)).verdict == Verdict::accepted);
+  const auto refused = ask(ledger, slots(1, 2, 1));
+  CHECK(refused.verdict == Verdict::refused);
+  CHECK(refused.error.code == ErrorCode::out_of_memory);
+  CHECK(refused.error.message ==
+        "1 tensors of job 'job1' from 't2' on need 21.0 MiB, 20.0 MiB of it the --call-memory of each job "
+        "with calls without names; 10.0 MiB of 30.0 MiB are reserved");
+  CHECK(
+      refused.error.advice ==
+      "give this server --memory-max 31MiB, or start more servers, or give this server --call-memory 19MiB");
+  plan.memory_max = 31 * kMiB;
+  JobLedger larger(plan);
+  REQUIRE(larger.open(job(1)).ok());
+  REQUIRE(ask(larger, tensor(1, 1, 4)).verdict == Verdict::accepted);
+  CHECK(ask(larger, slots(1, 2, 1)).verdict == Verdict::accepted);
+  plan.memory_max = 30 * kMiB;
+  plan.call_memory = 19 * kMiB;
+  JobLedger smaller(plan);
+  REQUIRE(smaller.open(job(1)).ok());
+  REQUIRE(ask(smaller, tensor(1, 1, 4)).verdict == Verdict::accepted);
+  CHECK(ask(smaller, slots(1, 2, 1)).verdict == Verdict::accepted);
+}
+
 TEST_CASE("what does not fit is refused with the amounts, and changes nothing") {
   JobLedger ledger({10 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());

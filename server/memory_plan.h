@@ -32,9 +32,11 @@ struct MemoryPlan {
   // memory_max.
   std::uint64_t reorder_budget = 0;
   std::uint32_t shards = 1;
-  MemoryBound limit = {};  // what memory_max must stay below, see default_memory_max()
-  bool embedded = false;   // in the process of a worker, which has no setting for memory_max
+  MemoryBound limit = {};         // what memory_max must stay below, see default_memory_max()
+  bool embedded = false;          // in the process of a worker, which has no setting for memory_max
+  std::uint64_t call_memory = 0;  // of each job that has tensors in mode slot, on all shards together
 
+  std::uint64_t call_memory_per_shard() const { return call_memory / shards; }
   std::uint64_t budget_per_shard() const;
   std::uint64_t accumulators_per_shard() const { return RoundPool::shared_for(budget_per_shard()); }
   std::uint64_t for_tensors() const {

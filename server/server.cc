@@ -14,8 +14,8 @@ namespace bps {
 namespace {
 
 MemoryPlan memory_plan(const ServerOptions& options, std::size_t shards) {
-  return {options.memory_max, options.reorder_budget, static_cast<std::uint32_t>(shards),
-          options.memory_limit, options.embedded};
+  return {options.memory_max,   options.reorder_budget, static_cast<std::uint32_t>(shards),
+          options.memory_limit, options.embedded,       options.call_memory};
 }
 
 // After so long it says whom it waits for; then each time after twice as long.
@@ -176,9 +176,9 @@ void Server::make_shards() {
   if (offers_rdma_) memory.push_back(options_.rdma);
   if (options_.shared_memory != nullptr) memory.push_back(options_.shared_memory);
   for (std::uint32_t i = 0; i < shard_loops_.size(); ++i) {
-    shards_.add(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, memory_.budget_per_shard(), log_,
-                                        memory,
-                                        /*pins_slots=*/offers_rdma_, options_.bind_shard));
+    shards_.add(std::make_shared<Shard>(
+        *shard_loops_[i], ShardIndex{i}, memory_.budget_per_shard(), log_, memory,
+        /*pins_slots=*/offers_rdma_, options_.bind_shard, memory_.call_memory_per_shard()));
   }
 }
 

@@ -54,6 +54,9 @@ struct ServerOptions {
   // Per shard. Half as much again is for accumulators; both together are at most a quarter of memory_max for
   // all shards.
   std::uint64_t reorder_budget = 64ull << 20;
+  // Of memory_max, what each job may use for rounds of tensors in mode slot, on all shards together. Beside
+  // it there is a buffer on each shard, as large as the largest partition of such a tensor.
+  std::uint64_t call_memory = 256ull << 20;
   // Also takes lanes of workers on this host through it, and sends them aggregates from its memory. Null:
   // over the network only. Outlives the server.
   Transport* shared_memory = nullptr;

@@ -1,5 +1,6 @@
 #include "deploy/embedded/local_cluster.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/base/host_identity.h"
@@ -89,6 +90,7 @@ Status LocalCluster::start_server(OneServer& one) {
   options.memory_limit = memory_limit();
   options.memory_max = embedded_memory_max(options.memory_limit);
   options.embedded = true;
+  options.call_memory = std::min(options.call_memory, options.memory_max / 8);
   options.headroom = [] { return memory_headroom(); };
   options.shared_memory = shared_memory_.get();
   Server::Callbacks callbacks;

@@ -29,9 +29,11 @@
 namespace bps {
 
 // Synchronous: a round completes when every live worker has contributed. Asynchronous: the shard holds a
-// value, adds each delta on arrival and answers with a snapshot.
-enum class Mode : std::uint8_t { sync = 0, async = 1 };
-inline constexpr std::uint8_t kModeCount = 2;
+// value, adds each delta on arrival and answers with a snapshot. Slot: synchronous, and its memory comes from
+// the job's pool while a round needs it: for calls without names.
+enum class Mode : std::uint8_t { sync = 0, async = 1, slot = 2 };
+inline constexpr std::uint8_t kModeCount = 3;
+inline constexpr std::uint8_t kJobModeCount = 2;  // of these, as the default of a job
 inline constexpr std::uint32_t kUnboundedStaleness = 0xffffffff;
 
 // What becomes of a running job when one of its workers is lost: it fails, or goes on with the others.

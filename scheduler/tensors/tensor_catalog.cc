@@ -332,7 +332,7 @@ std::set<ServerId> TensorCatalog::servers_of(const Tensor& tensor) const {
 
 bool TensorCatalog::alike(const TensorDeclaration& a, const TensorDeclaration& b) {
   return a.dtype == b.dtype && a.elements == b.elements && a.parts == b.parts && a.ranks == b.ranks &&
-         a.mode == b.mode && (a.mode == Mode::sync || a.staleness == b.staleness);
+         a.mode == b.mode && (a.mode != Mode::async || a.staleness == b.staleness);
 }
 
 // ---- all of them ----

@@ -24,6 +24,7 @@ std::string text_of(const TensorDeclaration& declaration) {
   std::string text = fmt::format("{} x {}", name_of(declaration.dtype), declaration.elements);
   if (!declaration.ranks.empty()) text += " of " + ranks_text(declaration.ranks);
   if (!declaration.parts.empty()) text += " in parts of " + text_of(declaration.parts);
+  if (declaration.mode == Mode::slot) return text + " slot";
   if (declaration.mode == Mode::sync) return text;
   text += " async, staleness ";
   return text +

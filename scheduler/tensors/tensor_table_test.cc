@@ -170,6 +170,21 @@ TEST_CASE("tensors: mode and, if asynchronous, staleness must agree too") {
   }
 }
 
+TEST_CASE("tensors: one that is a slot for one rank and none for another") {
+  TensorTable table = two_servers();
+  TensorDeclaration one = tensor("w", 10);
+  const TensorDeclaration two = one;
+  one.mode = Mode::slot;
+  REQUIRE(table.declare(Rank{0}, {1, {one}}));
+  const auto slices = only<Slices>(table.take_output());
+  CHECK(slices.at(0).message.tensors.at(0).mode == Mode::slot);
+  ack_all(table, slices);
+  table.take_output();
+  REQUIRE(table.declare(Rank{1}, {1, {two}}));
+  const auto error = only<Answer>(table.take_output()).at(0).message.tensors[0].error;
+  CHECK_THAT(error.message, Contains("f32 x 10 slot"));
+}
+
 TEST_CASE(
     "tensors: a difference while servers still confirm fails everyone who asked, and drops what is "
     "confirmed") {

@@ -1,7 +1,8 @@
 // Random worlds of several partitions whose sums need accumulators, with too few of them: half of the time
-// enough for one partition only. One program waits for each partition before it pushes the next one, in an
-// order of its own, another is late, and one never pushes a partition that all the others do. Lanes break,
-// loans are withdrawn, workers die. Checked: all rounds end, and every sum is exact.
+// enough for one partition only. In some of them slots come from a pool, too, which has as little. One
+// program waits for each partition before it pushes the next one, in an order of its own, another is late,
+// and one never pushes a partition that all the others do. Lanes break, loans are withdrawn, workers die.
+// Checked: all rounds end, and every sum is exact.
 #include <deque>
 #include <numeric>
 #include <random>
@@ -31,6 +32,7 @@ struct Push {
   Destination destination;
   std::vector<std::byte> lane_buffer;
   std::deque<Answer> inbox;
+  bool to_report = false;  // the server does not know that it has stored the round before
 };
 
 struct Worker {
@@ -60,6 +62,8 @@ struct Plan {
   std::uint64_t budget_bytes = 0;
   std::uint64_t shared_bytes = 0;
   bool dies = false;
+  Mode mode = Mode::sync;
+  std::uint64_t shared_slots = 0;  // bytes, in mode slot
 };
 
 constexpr std::size_t kElements = 16;  // of the smallest partition
@@ -74,16 +78,19 @@ class World {
         contributors_(ranks(plan.workers)),
         partitions_(plan.partitions + 1),
         workers_(plan.workers) {
+    if (plan.mode == Mode::slot)
+      pools_.add_calls(kLargest * kElements * sizeof(std::int32_t), plan.shared_slots);
     for (Partition& partition : partitions_) {
       const auto index = static_cast<std::size_t>(&partition - partitions_.data());
       partition.obey = [this, index](const Actions& actions) { obey(index, actions); };
       partition.shape.tensor = "t";
       partition.shape.dtype = DType::i32;
       partition.shape.elements = kElements * (1 + pick(kLargest));
-      AggregatorMemory memory{pools_.slots, pools_.budget, pools_.reserve, partition};
-      partition.aggregator = make_aggregator(partition.shape, contributors_, memory);
+      partition.shape.mode = plan.mode;
+      partition.aggregator = make_aggregator(partition.shape, contributors_, pools_.memory(partition));
     }
-    if (pick(2) == 0) pools_.slots.set_limit(pools_.slots.bytes_in_use());  // no second slots
+    if (plan.mode == Mode::sync && pick(2) == 0)
+      pools_.slots.set_limit(pools_.slots.bytes_in_use());  // no second slots
     for (Worker& worker : workers_) {
       worker.pushes.resize(partitions_.size());
       for (std::size_t i = 0; i < partitions_.size(); ++i)
@@ -108,8 +115,10 @@ class World {
     CHECK(pools_.budget.bytes_in_use() == 0);
     CHECK(pools_.accumulators.waiting() == 0);
     CHECK(pools_.accumulators.shared_in_use() == 0);
+    if (plan_.mode == Mode::slot) check_slots_are_back();
     for (Partition& partition : partitions_)
       partition.aggregator.reset();
+    pools_.calls.reset();
     CHECK(pools_.slots.bytes_in_use() == 0);
     CHECK(pools_.accumulators.memory().bytes_in_use() == BufferPool::class_bytes(pools_.reserve.bytes()));
   }
@@ -119,6 +128,25 @@ class World {
  private:
   std::size_t pick(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
   bool never_ends(std::size_t partition) const { return partition + 1 == partitions_.size(); }
+
+  // Nobody is in a round: partitions that are idle have nothing.
+  void check_slots_are_back() {
+    for (std::uint32_t rank = 0; rank < workers_.size(); ++rank)
+      for (std::size_t i = 0; i < plan_.partitions; ++i)
+        report(rank, i);
+    CHECK(pools_.calls->pool.waiting() == 0);
+    CHECK(pools_.calls->pool.shared_in_use() == 0);
+    CHECK(pools_.slots.bytes_in_use() == BufferPool::class_bytes(pools_.calls->reserve.bytes()));
+  }
+
+  // That it has stored the round before.
+  void report(std::uint32_t rank, std::size_t partition) {
+    Push& push = workers_[rank].pushes[partition];
+    if (!std::exchange(push.to_report, false) || workers_[rank].dead) return;
+    Actions actions;
+    partitions_[partition].aggregator->stored(rank, Round{push.round - 1}, actions);
+    obey(partition, actions);
+  }
 
   bool finished() const {
     for (const Worker& worker : workers_) {
@@ -186,6 +214,7 @@ class World {
     const std::size_t partition = pick(partitions_.size());
     Push& push = worker.pushes[partition];
     if (!push.inbox.empty() && pick(2) == 0) return read_answer(rank, partition);
+    if (plan_.mode == Mode::slot && pick(2) == 0) report(rank, partition);
     if (push.phase == Push::Phase::idle)
       begin(rank, partition);
     else if (push.phase == Push::Phase::sending)
@@ -294,6 +323,7 @@ class World {
     push.phase = Push::Phase::idle;
     push.announced = push.asked = push.begun = false;
     ++push.round;
+    push.to_report = true;
     if (!worker.order.empty() && worker.order.back() == partition) worker.order.pop_back();
     Actions actions;
     if (answer.pin != Action::kNoPin) partitions_[partition].aggregator->unpin(answer.pin, actions);
@@ -338,6 +368,7 @@ class World {
         if (answer.pin != Action::kNoPin) partitions_[i].aggregator->unpin(answer.pin, actions);
       push.inbox.clear();
       push.phase = Push::Phase::idle;
+      push.to_report = push.round > 0;
       obey(i, actions);
     }
   }
@@ -365,7 +396,7 @@ class World {
   std::size_t deaths_ = 0;
 };
 
-std::size_t run_worlds(unsigned seeds, bool dies) {
+std::size_t run_worlds(unsigned seeds, bool dies, Mode mode = Mode::sync) {
   const std::uint64_t slot = BufferPool::class_bytes(kLargest * kElements * sizeof(std::int32_t));
   const std::uint64_t wide = BufferPool::class_bytes(kLargest * kElements * sizeof(std::int64_t));
   std::size_t deaths = 0;
@@ -380,6 +411,9 @@ std::size_t run_worlds(unsigned seeds, bool dies) {
     const std::uint64_t shared[] = {0, 0, 0, wide, 2 * wide, 4 * wide};
     plan.shared_bytes = shared[random() % 6];
     plan.dies = dies;
+    plan.mode = mode;
+    const std::uint64_t slots[] = {0, 0, slot, 4 * slot};
+    if (mode == Mode::slot) plan.shared_slots = slots[random() % 4];
     World world(seed, plan);
     world.run();
     deaths += world.deaths();
@@ -393,6 +427,14 @@ TEST_CASE("random partitions with few accumulators: every round ends, whatever t
 
 TEST_CASE("random partitions with few accumulators, of which workers die") {
   CHECK(run_worlds(400, true) > 300);
+}
+
+TEST_CASE("random partitions with few accumulators and few slots: every round ends, and gives them back") {
+  run_worlds(600, false, Mode::slot);
+}
+
+TEST_CASE("random partitions with few accumulators and few slots, of which workers die") {
+  CHECK(run_worlds(600, true, Mode::slot) > 450);
 }
 
 }  // namespace

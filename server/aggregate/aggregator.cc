@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "proto/base/assert.h"
 #include "server/aggregate/async_aggregator.h"
 #include "server/aggregate/sync_aggregator.h"
 
@@ -10,12 +11,13 @@ namespace bps {
 namespace {
 
 std::uint64_t slot_bytes(DType dtype, std::uint64_t elements, Mode mode) {
-  return elements * (mode == Mode::sync ? size_of(dtype) : reduce::accumulator_size(dtype));
+  return elements * (mode == Mode::async ? reduce::accumulator_size(dtype) : size_of(dtype));
 }
 
 }  // namespace
 
 ReservedBytes reserved_bytes(DType dtype, std::uint64_t elements, Mode mode) {
+  if (mode == Mode::slot) return {};
   const auto held = [](std::uint64_t bytes) {
     return BufferPool::class_bytes(std::max<std::uint64_t>(bytes, 1));
   };
@@ -26,13 +28,18 @@ ReservedBytes reserved_bytes(DType dtype, std::uint64_t elements, Mode mode) {
 
 std::uint64_t accumulator_bytes(DType dtype, std::uint64_t elements, Mode mode) {
   const std::uint64_t wide = reduce::accumulator_size(dtype);
-  return mode == Mode::sync && wide > size_of(dtype) ? elements * wide : 0;
+  return mode != Mode::async && wide > size_of(dtype) ? elements * wide : 0;
+}
+
+std::uint64_t pooled_slot_bytes(DType dtype, std::uint64_t elements, Mode mode) {
+  return mode == Mode::slot ? std::max<std::uint64_t>(slot_bytes(dtype, elements, mode), 1) : 0;
 }
 
 std::optional<PartitionMemory> take_memory(BufferPool& slots, DType dtype, std::uint64_t elements,
                                            Mode mode) {
   const auto take = [&](std::uint64_t bytes) { return slots.allocate(std::max<std::size_t>(bytes, 1)); };
   PartitionMemory memory;
+  if (mode == Mode::slot) return memory;
   memory.slot = take(slot_bytes(dtype, elements, mode));
   if (mode == Mode::async) memory.snapshot = take(elements * size_of(dtype));
   if (!memory.slot || (mode == Mode::async && !memory.snapshot)) return std::nullopt;
@@ -44,6 +51,7 @@ SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t ele
     return slots.reserve(std::max<std::size_t>(bytes, 1), count);
   };
   SlotReservations reserved;
+  if (mode == Mode::slot) return reserved;
   reserved[0] = reserve(slot_bytes(dtype, elements, mode), mode == Mode::sync ? 2 : 1);
   if (mode == Mode::async) reserved[1] = reserve(elements * size_of(dtype), 1);
   return reserved;

@@ -6,8 +6,8 @@
 // An aggregator is a state machine. It has no connection, thread, clock or log: a lane tells it what
 // arrives (begin, end, lost, unpin), the scheduler's word comes as `left`, and it answers with actions. It
 // is made with the memory that its rounds cannot do without, so none of them fails because the system has
-// none: what else it takes only saves time, or is room in the shard's budget for what must wait. Accumulators
-// it has to wait for, perhaps, but not for ever: see RoundPool.
+// none: what else it takes only saves time, or is room in the shard's budget for what must wait.
+// Accumulators, and in mode slot both slots, it has to wait for, perhaps, but not for ever: see RoundPool.
 //
 // A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
 // payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
@@ -51,20 +51,22 @@ inline constexpr std::byte kEmptyPayload{};
 struct AggregatorMemory {
   BufferPool& slots;   // a second slot; while there is none a round waits
   BufferPool& budget;  // for contributions that wait: limited, shared by all partitions of the shard
-  RoundPool::Reserve& accumulators;  // its job's; of synchronous tensors only
-  RoundPool::Owner& owner;           // calls on_memory()
+  RoundPool::Reserve& accumulators;     // its job's; of synchronous tensors only
+  RoundPool::Owner& owner;              // calls on_memory()
+  RoundPool::Reserve* calls = nullptr;  // its job's, for slots; of tensors in mode slot only
 };
 
 // What a partition has from its declaration to its end.
 struct PartitionMemory {
-  BufferPool::Buffer slot;      // of raw elements; of an asynchronous tensor the value, as wide as its sum
+  BufferPool::Buffer
+      slot;  // of raw elements, none in mode slot; of an asynchronous tensor the value, as wide as its sum
   BufferPool::Buffer snapshot;  // of an asynchronous tensor
 };
 // Nothing: the system has too little.
 std::optional<PartitionMemory> take_memory(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode);
 
 // What a partition may have besides the budget and accumulators: its own memory, and of a synchronous tensor
-// a second slot.
+// a second slot. Nothing in mode slot.
 struct ReservedBytes {
   std::uint64_t own = 0;     // there from the declaration on
   std::uint64_t second = 0;  // taken when it is needed
@@ -72,6 +74,8 @@ struct ReservedBytes {
 ReservedBytes reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
 // What its job's reserve of accumulators must have at least; 0: it needs none.
 std::uint64_t accumulator_bytes(DType dtype, std::uint64_t elements, Mode mode);
+// What its job's reserve of slots must have at least; 0: it has its own.
+std::uint64_t pooled_slot_bytes(DType dtype, std::uint64_t elements, Mode mode);
 // Both, from `slots`, so that no round waits for memory to be made.
 using SlotReservations = std::array<BufferPool::Reservation, 2>;
 SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode);
@@ -177,7 +181,7 @@ class Aggregator {
   // The payload of an answer is no longer read by a connection. Not for kNoPin.
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
 
-  // Its claim of accumulators has waited, and has memory now.
+  // A claim of it has waited, and has memory now.
   virtual void on_memory(Actions& actions) { (void)actions; }
 
   // False: nobody waits here. `out` is then of no use; its memory is used again.

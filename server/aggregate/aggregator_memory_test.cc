@@ -172,7 +172,8 @@ TEST_CASE("whose lane is lost is not announced any more") {
   CHECK(bench.other.take(true));
 }
 
-TEST_CASE("reserved memory: a slot of raw elements and a second one; async a value and a snapshot") {
+TEST_CASE(
+    "reserved memory: a slot of raw elements and a second one; async a value and a snapshot; slot none") {
   BufferPool slots;
   const auto check = [&](DType dtype, Mode mode, std::uint64_t own, std::uint64_t second) {
     const ReservedBytes reserved = reserved_bytes(dtype, 65536, mode);
@@ -186,6 +187,7 @@ TEST_CASE("reserved memory: a slot of raw elements and a second one; async a val
   check(DType::bf16, Mode::sync, 131072, 131072);
   check(DType::u8, Mode::sync, 65536, 65536);
   check(DType::bf16, Mode::async, 262144 + 131072, 0);
+  check(DType::bf16, Mode::slot, 0, 0);
   slots.set_limit(262144);
   CHECK_FALSE(take_memory(slots, DType::bf16, 65536, Mode::async));
   CHECK(slots.bytes_in_use() == 0);

@@ -99,6 +99,7 @@ class RoundPool {
 
     explicit operator bool() const { return static_cast<bool>(buffer_); }
     bool waits() const { return queue_ != nullptr; }
+    const BufferPool::Buffer& buffer() const { return buffer_; }
     std::byte* data() const { return buffer_.data(); }
 
    private:

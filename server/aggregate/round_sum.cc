@@ -181,14 +181,14 @@ void RoundSum::make_absent(std::uint32_t contributor) {
 // ---- adding ----
 
 RoundSum::Progress RoundSum::add(bool announced) {
-  if (is_copy()) return add_waiting_copies();
-  if (present_from(0) == parts_.size()) return {.no_slot = !add_nothing()};
+  if (is_copy()) return add_waiting_copies(announced);
+  if (present_from(0) == parts_.size()) return {.no_slot = !add_nothing(announced)};
   return add_ready(announced);
 }
 
-bool RoundSum::add_nothing() {
+bool RoundSum::add_nothing(bool announced) {
   if (silent_ == kNobody || !is_here(silent_) || added_ > 0) return true;
-  std::byte* const slot = slots_.is_pinned(round_) ? nullptr : slots_.memory(round_);
+  std::byte* const slot = slots_.is_pinned(round_) ? nullptr : slots_.take(round_, announced);
   if (slot == nullptr) return false;
   std::memset(slot, 0, raw_bytes());
   added_ = static_cast<std::uint32_t>(parts_.size());
@@ -196,12 +196,12 @@ bool RoundSum::add_nothing() {
 }
 
 // They were lent, or had to wait because the slot was still being read.
-RoundSum::Progress RoundSum::add_waiting_copies() {
+RoundSum::Progress RoundSum::add_waiting_copies(bool announced) {
   if (slots_.is_taken(round_)) return {};
   for (std::uint32_t i = waiting_begin_; i < waiting_end_; ++i) {
     if (parts_[i].phase != Phase::whole) continue;
     if (!is_withdrawn(i)) {
-      if (slots_.memory(round_) == nullptr) return {.no_slot = true};
+      if (slots_.take(round_, announced) == nullptr) return {.no_slot = true};
       std::memcpy(place(i), input(i), bytes_from(i));
     }
     if (is_withdrawn(i)) {
@@ -231,7 +231,7 @@ RoundSum::Progress RoundSum::add_ready(bool announced) {
       forget(withdrawn);
       continue;
     }
-    if (slots_.memory(round_) == nullptr) return {.no_slot = true};
+    if (slots_.take(round_, announced) == nullptr) return {.no_slot = true};
     const std::uint32_t lowest = present_from(0);
     const bool only_first = first <= lowest && present_from(lowest + 1) >= end;
     if (!all && !only_first && !has_accumulators(announced)) {

@@ -218,7 +218,7 @@ class RoundSum {
   Progress add_ready(bool announced);
   bool has_accumulators(bool announced);
   std::byte* accumulators() const;
-  Progress add_waiting_copies();
+  Progress add_waiting_copies(bool announced);
   void count_ready();
   // Adds the contributions from `first` to the one before `end`: here two gradients become one.
   void combine(std::uint32_t first, std::uint32_t end);
@@ -228,7 +228,7 @@ class RoundSum {
   void combine(const Slice& slice, const std::byte* begun, std::uint32_t first, std::uint32_t end);
   void combine_scaled(const std::byte* begun, std::uint32_t first, std::uint32_t end);
   // Of one that is added elsewhere: nobody gives to it.
-  bool add_nothing();
+  bool add_nothing(bool announced);
   // The first one alone, raw.
   void keep_first();
   // What was added before `first` is lost with the slot.

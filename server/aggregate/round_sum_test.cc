@@ -36,7 +36,7 @@ struct Open {
   }
 
   void into_slot(std::uint32_t contributor, float value) {
-    std::memcpy(slots.memory(Round{0}), bytes_of(value).data(), kBytes);
+    std::memcpy(slots.take(Round{0}, false), bytes_of(value).data(), kBytes);
     sum.take_from_slot(contributor);
   }
   void into_room(std::uint32_t contributor, float value) {

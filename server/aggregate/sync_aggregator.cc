@@ -17,7 +17,8 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
                                AggregatorMemory memory, PartitionMemory own)
     : Aggregator(std::move(shape), contributors, memory),
       states_(contributors.size()),
-      slots_(memory.slots, shape_.raw_bytes(), std::move(own.slot)),
+      slots_(shape_.mode == Mode::slot ? RoundSlots(*memory.calls, memory.owner, shape_.raw_bytes())
+                                       : RoundSlots(memory.slots, shape_.raw_bytes(), std::move(own.slot))),
       terms_(shape_, contributors_, errors_),
       sum_(shape_, contributors_, memory_, slots_),
       last_(shape_, contributors_, errors_) {
@@ -109,6 +110,7 @@ SyncAggregator::Arrival SyncAggregator::again(std::uint32_t contributor, const P
     reply_to_waiting(actions);
     return Arrival::retained;
   }
+  if (slots_.take(header.round, true) == nullptr) return Arrival::again_no_room;
   slots_.pin_to_write(header.round);
   slots_.set_aggregate(header.round, bytes);
   return Arrival::again;
@@ -148,7 +150,7 @@ bool SyncAggregator::is_announced() {
 
 bool SyncAggregator::has_slot() {
   if (is_slot_taken()) return false;
-  starved_ = slots_.memory(open_) == nullptr;
+  starved_ = slots_.take(open_, slots_.is_pooled() && is_announced()) == nullptr;
   return !starved_;
 }
 
@@ -190,7 +192,7 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   }
   if (arrival == Arrival::resumes || arrival == Arrival::resumes_rendezvous)
     return end_in_handoff(contributor, actions);
-  if (arrival == Arrival::again || arrival == Arrival::again_rendezvous)
+  if (arrival == Arrival::again || arrival == Arrival::again_rendezvous || arrival == Arrival::again_no_room)
     return end_again(contributor, actions);
   if (arrival == Arrival::retained || state.round != open_) {
     // Over meanwhile: complete before it was sent again, or failed while it was arriving.
@@ -227,13 +229,21 @@ void SyncAggregator::end_again(std::uint32_t contributor, Actions& actions) {
   const Round round = states_[contributor].round;
   release_arrival(contributor);
   if (is_last(round) && last_.wants_from(contributor)) {
-    if (arrival == Arrival::again_rendezvous)
-      return emit(actions, Action::Kind::clear_to_send, contributor, round);
+    if (arrival != Arrival::again) {
+      if (arrival == Arrival::again_no_room) emit(actions, Action::Kind::not_ready, contributor, round);
+      gives_again_ = contributor;
+      return ask_again(actions);
+    }
     last_.give();
     reply_to_waiting(actions);
   }
   reply_last(contributor, round, actions);
   advance(actions);
+}
+
+void SyncAggregator::ask_again(Actions& actions) {
+  if (gives_again_ == kNobody || slots_.take(last(), true) == nullptr) return;
+  emit(actions, Action::Kind::clear_to_send, std::exchange(gives_again_, kNobody), last());
 }
 
 void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
@@ -364,12 +374,18 @@ void SyncAggregator::close_round() {
   starved_ = false;
   announced_ = 0;
   sum_.close();
+  gives_again_ = kNobody;
   release_stale_slots();
 }
 
 void SyncAggregator::release_stale_slots() {
-  if (!sum_.has_begun()) slots_.release(open_);
-  if (last_.is_stored() || last_.has_failed()) slots_.release(open_.next());
+  const bool is_pooled = slots_.is_pooled();
+  // From a pool it is kept until the round is over: it may have waited for it.
+  const bool is_kept = is_pooled ? begun_ && slots_.is_claimed(open_) : sum_.has_begun();
+  if (!is_kept) slots_.release(open_);
+  // What a connection read when the round before took none.
+  const bool is_older = is_pooled && !slots_.is_claimed(last());
+  if (is_older || last_.is_stored() || last_.has_failed()) slots_.release(open_.next());
 }
 
 void SyncAggregator::reply(std::uint32_t contributor, Round round, LastRound::Reply reply, Actions& actions) {
@@ -392,6 +408,10 @@ void SyncAggregator::reply_last(std::uint32_t contributor, Round round, Actions&
 
 void SyncAggregator::reply_to_waiting(Actions& actions) {
   last_.reply_to_waiting([&](std::uint32_t i, LastRound::Reply what) { reply(i, last(), what, actions); });
+  if (gives_again_ != kNobody && !last_.wants_from(gives_again_)) {
+    const std::uint32_t giver = std::exchange(gives_again_, kNobody);
+    if (!last_.is_over(giver)) reply(giver, last(), last_.ask(giver), actions);
+  }
   release_stale_slots();
 }
 
@@ -442,6 +462,7 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   sum_.lose(contributor);
   state.awaiting = false;
   last_.lost(contributor);
+  if (gives_again_ == contributor) gives_again_ = kNobody;
   announced_ = std::min(announced_, contributor);
   if (handoff_ != nullptr) return lost_in_handoff(contributor, actions);
   advance(actions);
@@ -477,124 +498,24 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
 }
 
 // A worker may wait for what it has lent, while others keep the answer that they were lent until they have a
-// later one.
+// later one. Memory of a pool is needed by others.
 void SyncAggregator::let_go() {
-  if (handoff_ != nullptr || !begun_) return;
+  const auto dropped = [] { return make_error(ErrorCode::cancelled, "the tensor was dropped"); };
   Actions unheard;
-  fail_round(make_error(ErrorCode::cancelled, "the tensor was dropped"), unheard);
-}
-
-// ---- while the partition is in handoff ----
-
-void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
-  if (handoff_ != nullptr) return report(contributor, stored, false, actions);
-  catch_up(contributor, stored.round, false, actions);
-}
-
-void SyncAggregator::end_in_handoff(std::uint32_t contributor, Actions& actions) {
-  State& state = states_[contributor];
-  const bool rendezvous = state.arrival == Arrival::resumes_rendezvous;
-  state.arrival = Arrival::none;
-  // Else it fails, or is answered.
-  const bool waits = handoff_ != nullptr ? handoff_->allows(contributor, state.round)
-                                         : state.round == open_ || is_again(contributor, state.round);
-  if (waits && !rendezvous) emit(actions, Action::Kind::not_ready, contributor, state.round);
-  if (handoff_ != nullptr) return report(contributor, {shape_.partition, state.round}, true, actions);
-  // It had resumed before, and the others have done so meanwhile.
-  catch_up(contributor, state.round, true, actions);
-}
-
-void SyncAggregator::report(std::uint32_t contributor, const StoredRounds& stored, bool pushed,
-                            Actions& actions) {
-  if (!handoff_->resume(contributor, stored, pushed)) {
-    return emit(actions, Action::Kind::failed, contributor, stored.round,
-                errors_.order(contributor, stored.round, handoff_->report(contributor).next));
-  }
-  approach(actions);
-}
-
-void SyncAggregator::lost_in_handoff(std::uint32_t contributor, Actions& actions) {
-  const bool arriving = handoff_->is_arriving(contributor);
-  if (!handoff_->lost(contributor)) return;
-  if (arriving) {
-    const Round last = handoff_->asked_round();
-    if (slots_.is_pinned(last)) slots_.unpin(last);
-    slots_.release(last);
-  }
-  approach(actions);
-}
-
-void SyncAggregator::approach(Actions& actions) {
-  const Need need = handoff_->need_last(terms_.left());
-  if (need == Need::patience) return;
-  const Round last{handoff_->highest().value - 1};
-  if (need == Need::result) return emit(actions, Action::Kind::fetch, handoff_->asked(), last);
-  if (need == Need::frames) last_.forget();
-  if (need == Need::error) {
-    // What the last one of them reported, if any was asked.
-    const Error& reported = handoff_->result().error;
-    last_.fail(reported.code != ErrorCode::ok ? reported : errors_.nobody_has(last));
-  }
-  end_handoff(actions);
-}
-
-Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
-                                           std::uint64_t bytes) {
-  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_, errors_))
-    return Destination{};
-  std::byte* const slot = slots_.memory(header.round);
-  BPS_ASSERT(slot != nullptr);  // the other one is not used yet
-  slots_.pin(header.round);
-  slots_.set_aggregate(header.round, bytes);
-  return Destination{Destination::Kind::memory, slot};
-}
-
-void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
-  if (handoff_ == nullptr || !handoff_->is_arriving(contributor)) return;
-  const Retained& result = handoff_->result();
-  if (result.error.code == ErrorCode::internal) {
-    handoff_->miss();
-    return approach(actions);
-  }
-  terms_.note_failed(result.error);
-  if (result.error.code != ErrorCode::ok) {
-    last_.fail(result.error);
-  } else {
-    last_.fetched(result.weight);
-    slots_.unpin(result.round);
-  }
-  end_handoff(actions);
-}
-
-void SyncAggregator::end_handoff(Actions& actions) {
-  const std::unique_ptr<RoundHandoff> handoff = std::move(handoff_);
-  open_ = handoff->highest();
-  // Who is further behind gets nothing here that it could use.
-  last_.resume([&](std::uint32_t i) { return !is_last(handoff->report(i).next); });
-  release_stale_slots();
-  // Before the open round takes the only memory there may be.
-  if (last_.is_unknown() && !last_.is_stored()) slots_.memory(last());
-  for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    const RoundHandoff::Report& report = handoff->report(i);
-    if (report.here) catch_up(i, report.next, report.pushed, actions);
+  if (handoff_ != nullptr) {
+    if (slots_.is_pooled()) slots_.release(handoff_->asked_round());
+  } else if (begun_) {
+    fail_round(dropped(), unheard);
+  } else if (slots_.is_pooled()) {
+    last_.give_up(dropped());
+    reply_to_waiting(unheard);
   }
 }
 
-void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
-  const State& state = states_[contributor];
-  emit(actions, Action::Kind::resumed, contributor, open_);
-  // What is arriving from it is answered when it is whole, by end_in_handoff().
-  if (state.arrival == Arrival::resumes || state.arrival == Arrival::resumes_rendezvous) return;
-  if (next == open_) {
-    note_over(contributor, actions);
-    advance_starved(actions);
-    if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, open_);
-  } else if (is_again(contributor, next)) {
-    // It sends its frame of that round again.
-    if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, next);
-  } else {
-    reply_last(contributor, next, actions);
-  }
+void SyncAggregator::on_memory(Actions& actions) {
+  if (handoff_ != nullptr) return fetch(actions);
+  ask_again(actions);
+  advance(actions);
 }
 
 }  // namespace bps

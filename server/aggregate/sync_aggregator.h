@@ -23,6 +23,11 @@
 // no later round completes either: the tensor fails on all ranks, and all rounds here with the same error
 // until it is dropped.
 //
+// In mode slot both slots take their memory from the job's pool when the round needs it, and give it back
+// when all takers have stored the answer. A round that gets none waits like one without a second slot. The
+// last result after a move has its memory before anybody is asked for it: nobody's doing is needed then, so
+// it counts as announced.
+//
 // A contributor that is lost for good is absent from every round to which it has not given all when it dies:
 // the order goes past it, and the weight is that of the others.
 //
@@ -65,7 +70,7 @@ class SyncAggregator final : public Aggregator {
   void died(std::uint32_t contributor, Actions& actions) override;
   void let_go() override;
   void unpin(std::uint32_t pin, Actions& actions) override;
-  void on_memory(Actions& actions) override { advance(actions); }
+  void on_memory(Actions& actions) override;
   bool open_state(OpenState& out) const override;
 
  private:
@@ -84,6 +89,7 @@ class SyncAggregator final : public Aggregator {
     retained,    // dropped, its round is over: answered with its result
     again,       // into the slot of the last round, whose root gives it again
     again_rendezvous,
+    again_no_room,
     refused,  // dropped, answered with refusals_
     resumes,  // dropped, counts as a resume
     resumes_rendezvous,
@@ -127,6 +133,8 @@ class SyncAggregator final : public Aggregator {
   bool waits() const { return starved_ || sum_.is_starved(); }
   Destination place(std::uint32_t contributor);
   void end_again(std::uint32_t contributor, Actions& actions);
+  // For what is given again, when there is memory for it.
+  void ask_again(Actions& actions);
   void end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions);
   // Copies it into the budget, or refuses it.
   void set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions);
@@ -160,6 +168,8 @@ class SyncAggregator final : public Aggregator {
   void lost_in_handoff(std::uint32_t contributor, Actions& actions);
   // Ends the handoff, or asks for what it needs, when all have resumed.
   void approach(Actions& actions);
+  // For the last result, when there is memory for it.
+  void fetch(Actions& actions);
   void end_handoff(Actions& actions);
   // Tells one who has named `next` where the partition is.
   void catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
@@ -172,6 +182,8 @@ class SyncAggregator final : public Aggregator {
   Round open_;                               // all rounds before it are over
   bool begun_ = false;                       // a header of the open round has come
   bool starved_ = false;                     // there was no memory for its slot
+  std::uint32_t gives_again_ = kNobody;      // who is to be asked for the bytes of the last round
+  bool fetches_ = false;                     // in handoff: who has the last result is to be asked for it
   std::uint32_t announced_ = 0;              // contributors, from the first one on, at least
   std::map<std::uint32_t, Error> refusals_;  // of refused arrivals; rare
   std::unique_ptr<RoundHandoff> handoff_;

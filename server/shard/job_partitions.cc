@@ -1,8 +1,10 @@
 #include "server/shard/job_partitions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/base/assert.h"
+#include "server/aggregate/round_slots.h"
 
 namespace bps {
 
@@ -44,6 +46,7 @@ void JobPartitions::drop_here(PartitionId id) {
   JobPartition& partition = here->second;
   partition.dropped = true;
   partition.aggregator->let_go();
+  if (partition.slots != nullptr) partition.slots->remove_user();
   if (partition.references == 0) {
     here_.erase(here);
   } else {
@@ -62,6 +65,9 @@ std::uint64_t JobPartitions::bytes_doomed() const {
     const PartitionShape& shape = partition.aggregator->shape();
     const ReservedBytes reserved = reserved_bytes(shape.dtype, shape.elements, shape.mode);
     bytes += reserved.own + reserved.second;
+    if (partition.slots == nullptr) continue;
+    bytes += RoundSlots::kCount * BufferPool::class_bytes(std::max<std::uint64_t>(shape.raw_bytes(), 1));
+    bytes += partition.slots->reserve().bytes();
   }
   return bytes;
 }

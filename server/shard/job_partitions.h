@@ -18,6 +18,7 @@
 #include "server/aggregate/aggregator.h"
 #include "server/aggregate/round_clock.h"
 #include "server/shard/contributors.h"
+#include "server/shard/slot_pool.h"
 
 namespace bps {
 
@@ -28,6 +29,7 @@ struct JobPartition final : RoundPool::Owner {
 
   ShardJob* job = nullptr;
   std::shared_ptr<const Contributors> contributors;  // outlives the aggregator
+  std::shared_ptr<SlotPool> slots;                   // likewise; of a tensor in mode slot
   std::unique_ptr<Aggregator> aggregator;
   SlotReservations reserved;
   TensorId tensor;

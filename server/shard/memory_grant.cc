@@ -36,12 +36,15 @@ MemoryGrant::MemoryGrant(const Pools& pools, bool pins, const DeclareSlices& dec
   // In class sizes, like the ledger: what is larger than before and of the same class has room already.
   std::size_t largest = 0;
   std::size_t widest = 0;
+  std::size_t largest_slot = 0;
   for (const TensorSlices& tensor : declare_.tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
       const std::size_t raw = slice.elements * size_of(tensor.dtype);
       const std::size_t wide = accumulator_bytes(tensor.dtype, slice.elements, tensor.mode);
       largest = std::max(largest, BufferPool::class_bytes(std::max<std::size_t>(raw, 1)));
       widest = std::max(widest, wide > 0 ? BufferPool::class_bytes(wide) : 0);
+      const std::size_t slot = pooled_slot_bytes(tensor.dtype, slice.elements, tensor.mode);
+      largest_slot = std::max(largest_slot, slot > 0 ? BufferPool::class_bytes(slot) : 0);
       needed_ += reserved_bytes(tensor.dtype, slice.elements, tensor.mode).own;
     }
   }
@@ -50,10 +53,9 @@ MemoryGrant::MemoryGrant(const Pools& pools, bool pins, const DeclareSlices& dec
     lanes_left_ = shared.lanes;
     needed_ += shared.lanes * largest;
   }
-  if (widest > shared.accumulator_bytes) {
-    accumulator_bytes_ = widest;
-    needed_ += widest;
-  }
+  if (widest > shared.accumulator_bytes) accumulators_.bytes = widest;
+  if (largest_slot > shared.slot_bytes) slot_.bytes = largest_slot;
+  needed_ += accumulators_.bytes + slot_.bytes;
 }
 
 MemoryGrant::State MemoryGrant::step() {
@@ -63,7 +65,8 @@ MemoryGrant::State MemoryGrant::step() {
       partition_ = 0;
     }
     const bool has_partition = tensor_ < declare_.tensors.size();
-    if (lanes_left_ == 0 && accumulator_bytes_ == 0 && !has_partition) return State::complete;
+    const bool has_reserve = accumulators_.bytes + slot_.bytes > 0;
+    if (lanes_left_ == 0 && !has_reserve && !has_partition) return State::complete;
     const std::uint64_t before = taken_;
     if (!take_next()) return refuse();
     work += taken_ - before;
@@ -73,7 +76,8 @@ MemoryGrant::State MemoryGrant::step() {
 
 bool MemoryGrant::take_next() {
   if (lanes_left_ > 0) return take_lane_buffer();
-  return accumulator_bytes_ > 0 ? take_accumulators() : take_partition();
+  if (accumulators_.bytes > 0) return take_reserve(pools_.accumulators, accumulators_);
+  return slot_.bytes > 0 ? take_reserve(pools_.slots, slot_) : take_partition();
 }
 
 bool MemoryGrant::take_lane_buffer() {
@@ -85,11 +89,11 @@ bool MemoryGrant::take_lane_buffer() {
   return true;
 }
 
-bool MemoryGrant::take_accumulators() {
-  const std::size_t bytes = std::exchange(accumulator_bytes_, 0);
-  accumulators_ = pools_.accumulators.allocate(bytes);
-  taken_ += accumulators_ ? bytes : 0;
-  return static_cast<bool>(accumulators_);
+bool MemoryGrant::take_reserve(BufferPool& pool, Reserve& reserve) {
+  const std::size_t bytes = std::exchange(reserve.bytes, 0);
+  reserve.buffer = pool.allocate(bytes);
+  taken_ += reserve.buffer ? bytes : 0;
+  return static_cast<bool>(reserve.buffer);
 }
 
 bool MemoryGrant::take_partition() {
@@ -109,7 +113,8 @@ bool MemoryGrant::take_partition() {
 MemoryGrant::State MemoryGrant::refuse() {
   parts_.clear();
   lanes_.free.clear();
-  accumulators_.reset();
+  accumulators_.buffer.reset();
+  slot_.buffer.reset();
   trim_back(pools_.slots, slots_before_, taken_);
   trim_back(pools_.arrivals, arrivals_before_, taken_);
   trim_back(pools_.accumulators, accumulators_before_, taken_);

@@ -1,6 +1,6 @@
 // What a declaration takes from the system on one shard before it is acknowledged: its partitions' own
 // memory, and what partitions of a job share, if they are larger than those before: receive buffers of lanes,
-// the reserve of accumulators.
+// the reserves of accumulators and of slots.
 //
 // The problem: what is only promised may be gone when a round needs it, and that round may be another job's.
 // So it is taken here, and who asks for too much is refused here. Filling memory with pages takes about 0.25
@@ -43,6 +43,7 @@ class MemoryGrant {
     std::size_t lanes = 0;              // that have a receive buffer,
     std::size_t lane_bytes = 0;         // of so many bytes
     std::size_t accumulator_bytes = 0;  // of the reserve
+    std::size_t slot_bytes = 0;         // of the reserve for tensors in mode slot
   };
   // `pins`: both slots of a partition are reserved in the pool, because their memory takes long to make.
   MemoryGrant(const Pools& pools, bool pins, const DeclareSlices& declare, const Shared& shared);
@@ -61,13 +62,19 @@ class MemoryGrant {
   const DeclareSlices& declare() const { return declare_; }
   std::vector<Part>& parts() { return parts_; }  // of all partitions, in the order of the declaration
   LaneBuffers& lanes() { return lanes_; }        // all of them; 0 bytes each: those before are large enough
-  BufferPool::Buffer& accumulators() { return accumulators_; }  // none: likewise
+  BufferPool::Buffer& accumulators() { return accumulators_.buffer; }  // none: likewise
+  BufferPool::Buffer& slot() { return slot_.buffer; }                  // none: likewise
 
  private:
+  // Of a job, to be taken.
+  struct Reserve {
+    std::size_t bytes = 0;
+    BufferPool::Buffer buffer;
+  };
   // False: the system has too little.
   bool take_next();
+  bool take_reserve(BufferPool& pool, Reserve& reserve);
   bool take_lane_buffer();
-  bool take_accumulators();
   bool take_partition();
   State refuse();
 
@@ -78,13 +85,13 @@ class MemoryGrant {
   const bool pins_;
   const DeclareSlices declare_;
   std::size_t lanes_left_ = 0;
-  std::size_t accumulator_bytes_ = 0;  // to be taken
-  std::size_t tensor_ = 0;             // the next one,
-  std::size_t partition_ = 0;          // and of it
+  std::size_t tensor_ = 0;     // the next one,
+  std::size_t partition_ = 0;  // and of it
   std::uint64_t needed_ = 0;
   std::uint64_t taken_ = 0;
   LaneBuffers lanes_;
-  BufferPool::Buffer accumulators_;
+  Reserve accumulators_;
+  Reserve slot_;
   std::vector<Part> parts_;
 };
 

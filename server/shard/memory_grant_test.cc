@@ -65,6 +65,27 @@ TEST_CASE("memory grant: lanes with large enough buffers get no other ones") {
   CHECK(pools.arrivals.bytes_in_use() == 0);
 }
 
+TEST_CASE("memory grant: of tensors in mode slot one buffer, if that before is too small") {
+  Pools pools;
+  MemoryGrant::Shared shared;
+  SECTION("none before") { shared.slot_bytes = 0; }
+  SECTION("too small") { shared.slot_bytes = kMiB - 1; }
+  SECTION("large enough") { shared.slot_bytes = kMiB; }
+  const bool needs = shared.slot_bytes < kMiB;
+  SECTION("if the system has none, it is refused") {
+    pools.slots.set_limit(kMiB - 1);
+    MemoryGrant grant = pools.grant(megabytes(9, Mode::slot), shared);
+    CHECK(grant.step() == State::refused);
+    CHECK(grant.error().message == "the system gave 0 bytes of the 1.0 MiB that they need from the start");
+    return;
+  }
+  MemoryGrant grant = pools.grant(megabytes(9, Mode::slot), shared);
+  while (grant.step() == State::more) {}
+  CHECK(pools.slots.bytes_in_use() == (needs ? kMiB : 0));
+  CHECK(grant.slot().size() == (needs ? kMiB : 0));
+  CHECK(grant.parts().size() == 9);
+}
+
 TEST_CASE("memory grant: accumulators of the largest partition, if those before are too small") {
   Pools pools;
   DeclareSlices declare = megabytes(2);

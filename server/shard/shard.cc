@@ -42,7 +42,7 @@ BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loo
 }  // namespace
 
 Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-             std::vector<Transport*> memory, bool pins_slots, LaneCpus::Bind bind)
+             std::vector<Transport*> memory, bool pins_slots, LaneCpus::Bind bind, std::uint64_t call_memory)
     : context_{loop,
                BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
                BufferPool(),
@@ -53,6 +53,7 @@ Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_byt
                            accumulators_timer_ = context_.loop.after(
                                Duration::zero(), [this] { context_.accumulators.serve(); });
                          }),
+               call_memory,
                pins_slots,
                log.child(fmt::format("shard {}", index.value)),
                ShardStats{},

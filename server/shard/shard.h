@@ -27,9 +27,10 @@ class Shard {
  public:
   // `memory`: aggregates go where their connections send them from without a copy, of the first that has
   // memory. They outlive the shard. `pins_slots`: it takes long to make there, so it is made when tensors are
-  // declared. `bind`: see LaneCpus.
+  // declared. `bind`: see LaneCpus. `call_memory`: of each job, for tensors in mode slot.
   Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-        std::vector<Transport*> memory = {}, bool pins_slots = false, LaneCpus::Bind bind = {});
+        std::vector<Transport*> memory = {}, bool pins_slots = false, LaneCpus::Bind bind = {},
+        std::uint64_t call_memory = 0);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;

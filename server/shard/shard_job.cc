@@ -36,7 +36,8 @@ void ShardJob::declare(const DeclareSlices& declare, Granted granted) {
   BPS_ASSERT(grant_ == nullptr);
   grant_ = std::make_unique<MemoryGrant>(
       MemoryGrant::Pools{context_.slots, context_.arrivals, context_.wide}, context_.pins_slots, declare,
-      MemoryGrant::Shared{senders_, lane_buffers_.bytes, accumulators_.bytes()});
+      MemoryGrant::Shared{senders_, lane_buffers_.bytes, accumulators_.bytes(),
+                          slots_ != nullptr ? slots_->reserve().bytes() : 0});
   granted_ = std::move(granted);
   go_on_granting();
 }
@@ -55,6 +56,11 @@ void ShardJob::go_on_granting() {
   // Those that are smaller go when the lanes that have them give them back.
   if (grant_->lanes().bytes > 0) lane_buffers_ = std::move(grant_->lanes());
   if (grant_->accumulators()) accumulators_.replace(std::move(grant_->accumulators()));
+  if (grant_->slot()) {
+    if (slots_ == nullptr)
+      slots_ = std::make_shared<SlotPool>(context_.loop, context_.slots, context_.call_memory);
+    slots_->reserve().replace(std::move(grant_->slot()));
+  }
   auto part = grant_->parts().begin();
   for (const TensorSlices& tensor : declare.tensors) {
     const TensorHere here{tensor, Parts(tensor.parts, RankList(tensor.ranks)), contributors_of(tensor.ranks),
@@ -68,6 +74,7 @@ void ShardJob::go_on_granting() {
 void ShardJob::end_grant(const Status& status) {
   context_.loop.cancel(std::exchange(grant_timer_, {}));
   grant_.reset();
+  leave_slots();
   if (const Granted granted = std::exchange(granted_, nullptr)) granted(status);
 }
 
@@ -92,6 +99,10 @@ void ShardJob::add(const TensorHere& here, const PartitionSlice& slice, MemoryGr
   partition.contributors = here.contributors;
   partition.answering.resize(here.contributors->list().size(), 0);
   partition.reserved = std::move(part.reserved);
+  if (shape.mode == Mode::slot) {
+    partition.slots = slots_;
+    slots_->add_user();
+  }
   partition.aggregator =
       Aggregator::create(std::move(shape), here.contributors->list(), memory(partition), std::move(part.own));
   tell_past(slice.partition, partition);

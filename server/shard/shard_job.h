@@ -41,12 +41,13 @@ struct ShardStats {
 // What all jobs of a shard share.
 struct ShardContext {
   EventLoop& loop;
-  BufferPool slots;     // partitions: accounted for when tensors are declared
+  BufferPool slots;     // partitions, and what they share: accounted for when tensors are declared
   BufferPool arrivals;  // lanes' buffers: accounted for as well, and sent by nobody
   BufferPool budget;    // contributions that wait
   BufferPool wide;      // accumulators
   RoundPool accumulators;
-  bool pins_slots;  // second slots take long to make, too, and are made when tensors are declared
+  std::uint64_t call_memory;  // of each job, for tensors in mode slot
+  bool pins_slots;            // second slots take long to make, too, and are made when tensors are declared
   Logger log;
   ShardStats stats;
   LaneCpus cpus;
@@ -65,8 +66,11 @@ class ShardJob {
   void declare(const DeclareSlices& declare, Granted granted);
   // What it has still to take from the system for that.
   std::uint64_t bytes_to_grant() const { return grant_ != nullptr ? grant_->bytes_left() : 0; }
-  void drop(TensorId tensor) { partitions_.drop(tensor); }
-  void drop(PartitionId partition) { partitions_.drop(partition); }
+  template <class Id>  // TensorId or PartitionId
+  void drop(Id id) {
+    partitions_.drop(id);
+    leave_slots();
+  }
   std::uint64_t bytes_doomed() const { return partitions_.bytes_doomed(); }
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
@@ -119,7 +123,8 @@ class ShardJob {
   }
 
   AggregatorMemory memory(JobPartition& partition) {
-    return AggregatorMemory{context_.slots, context_.budget, accumulators_, partition};
+    return AggregatorMemory{context_.slots, context_.budget, accumulators_, partition,
+                            partition.slots != nullptr ? &partition.slots->reserve() : nullptr};
   }
   ShardContext& context() { return context_; }
   const std::string& name() const { return name_; }
@@ -145,6 +150,10 @@ class ShardJob {
   // An answer that a lane gives up.
   void release(JobPartition& partition, std::uint32_t pin);
 
+  // If nobody needs them: partitions that are dropped and still referred to have them.
+  void leave_slots() {
+    if (slots_ != nullptr && !slots_->has_users() && grant_ == nullptr) slots_.reset();
+  }
   void go_on_granting();
   void end_grant(const Status& status);
   struct TensorHere {
@@ -180,6 +189,7 @@ class ShardJob {
   std::size_t groups_looked_at_ = 0;  // how many there were when those that are gone were removed
   LaneBuffers lane_buffers_;
   RoundPool::Reserve accumulators_;
+  std::shared_ptr<SlotPool> slots_;     // while it has tensors in mode slot
   std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
   Granted granted_;
   TimerId grant_timer_;

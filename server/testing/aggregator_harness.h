@@ -37,15 +37,33 @@ struct TestPools final : RoundPool::Owner {
   // In a turn of its own, if the pool has asked for it.
   void serve() {
     if (std::exchange(woken, false)) accumulators.serve();
+    if (calls != nullptr && std::exchange(calls->woken, false)) calls->pool.serve();
+  }
+  // For tensors in mode slot, of which the largest partition has so many bytes.
+  void add_calls(std::size_t largest, std::uint64_t shared) {
+    calls = std::make_unique<Calls>(slots, shared);
+    calls->reserve.replace(slots.allocate(largest));
   }
 
-  AggregatorMemory memory() { return AggregatorMemory{slots, budget, reserve, *this}; }
+  AggregatorMemory memory() { return memory(*this); }
+  AggregatorMemory memory(RoundPool::Owner& owner) {
+    return AggregatorMemory{slots, budget, reserve, owner, calls != nullptr ? &calls->reserve : nullptr};
+  }
+
+  struct Calls {
+    Calls(BufferPool& memory, std::uint64_t shared)
+        : pool(memory, shared, [this] { woken = true; }), reserve(pool) {}
+    bool woken = false;
+    RoundPool pool;
+    RoundPool::Reserve reserve;
+  };
 
   BufferPool slots;
   BufferPool budget;
   BufferPool wide;
   RoundPool accumulators;
   RoundPool::Reserve reserve;
+  std::unique_ptr<Calls> calls;
   int told = 0;
   bool woken = false;
 };
@@ -103,6 +121,7 @@ class Bench {
     shape.elements = kElements;
     shape.mode = mode;
     shape.staleness = staleness;
+    if (mode == Mode::slot) pools.add_calls(shape.raw_bytes(), 0);
     recreate(shape);
   }
 

@@ -212,7 +212,8 @@ bool Exchange::on_lane_lent(Lane& lane, Message& message, LentPayload& payload) 
   const auto* aggregate = std::get_if<Aggregate>(&message);
   if (aggregate == nullptr || payload.scarce()) return false;
   Partition* partition = tensors_.find_on(lane.index(), aggregate->partition);
-  if (partition == nullptr) return false;
+  // The server needs a slot's memory for other rounds.
+  if (partition == nullptr || partition->owner->is_slot()) return false;
   if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
   if (!count_taken(lane, message, aggregate->taken)) return true;
   lanes_.queue_of(partition->lane).remove(*partition);

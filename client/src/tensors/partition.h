@@ -63,11 +63,12 @@ struct Partition : SendItem {
   // Where an answer waits that came before they let go of the memory it belongs in.
   std::unique_ptr<std::byte[]> detour;
 
-  // The last round that is over here, if it was a confirmed one that did not fail for all (RoundCall). ended:
-  // this rank has only given; stored: the server is to be told that it has stored what it took; told: in this
-  // session of its lane.
+  // The last round that is over here, if it was a confirmed one (RoundCall), or any of a tensor in mode slot,
+  // and did not fail for all. ended: this rank has only given; stored: the server is to be told that it has
+  // stored what it took; told: in this session of its lane.
   enum class Confirmed : std::uint8_t { no, ended, stored, told };
   Confirmed confirmed = Confirmed::no;
+  bool given_again = false;  // that round, if another rank lacks it: it is not fetched from who has stored it
 
   // Where the last answer is kept.
   enum class Kept : std::uint8_t { nothing, library, loan, detour };

@@ -193,9 +193,12 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
 void TensorState::note_over(Partition& partition, bool told_failed) {
   using Confirmed = Partition::Confirmed;
   if (partition.role == Role::member) return;  // its owner reports it
-  partition.confirmed = !is_confirmed(partition) || told_failed ? Confirmed::no
-                        : takes(partition)                      ? Confirmed::stored
-                                                                : Confirmed::ended;
+  // A round behind the end of its call takes no slot.
+  const bool is_reported = is_confirmed(partition) || (is_slot() && partition.bytes > 0);
+  partition.confirmed = !is_reported || told_failed ? Confirmed::no
+                        : takes(partition)          ? Confirmed::stored
+                                                    : Confirmed::ended;
+  partition.given_again = is_confirmed(partition) && !told_failed;
 }
 
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
@@ -436,7 +439,7 @@ Round TensorState::next_round(const Partition& partition) const {
 
 StoredRounds TensorState::stored(const Partition& partition) const {
   return {partition.id, next_round(partition), KeptAnswers::version(partition), partition.broadcasts,
-          partition.confirmed == Partition::Confirmed::no};
+          !partition.given_again};
 }
 
 TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open) {

@@ -82,6 +82,7 @@ class TensorState {
   TensorId id() const { return id_; }
   const TensorShape& shape() const { return shape_; }
   bool is_async() const { return declaration_.mode == Mode::async; }
+  bool is_slot() const { return declaration_.mode == Mode::slot; }
   // What was declared, with the priority that the scheduler fixed, and what it said, with the present owners.
   const TensorDeclaration& declaration() const { return declaration_; }
   DeclaredTensor declared() const;

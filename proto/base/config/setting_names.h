@@ -15,6 +15,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "bandwidth",
     "bin-dir",
     "bytes",
+    "call-memory",
     "calls",
     "checksum",
     "clients",

@@ -55,7 +55,7 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.bandwidth_bps = in.bandwidth_bps();
   // 0: the scheduler chooses.
   if (in.partition_bytes() != 0) out.partition_bytes = check.partition_bytes(in.partition_bytes());
-  out.mode = check.known<Mode>("mode", in.mode(), kModeCount);
+  out.mode = check.known<Mode>("mode", in.mode(), kJobModeCount);
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();
   out.retain = in.retain();

@@ -270,13 +270,16 @@ TEST_CASE("unknown enum values are refused, naming message and field") {
         "Aggregate.codec is 7, this build knows 0 to 0");
   CHECK_THAT(refusal(Declare{1, {{.name = "a", .dtype = static_cast<DType>(8)}}}),
              Catch::Contains("tensors.dtype is 8"));
-  CHECK_THAT(refusal(Declare{1, {{.name = "a", .mode = static_cast<Mode>(2)}}}),
-             Catch::Contains("tensors.mode is 2"));
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .mode = static_cast<Mode>(3)}}}),
+             Catch::Contains("tensors.mode is 3"));
   CHECK_THAT(refusal(Ack{1, {static_cast<ErrorCode>(13), "", ""}}), Catch::Contains("Ack.error is 13"));
   CHECK_THAT(refusal(DeclareSlices{1, {}, {}, false, {{.name = "a", .dtype = static_cast<DType>(200)}}}),
              Catch::Contains("dtype is 200"));
   CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)}),
              Catch::Contains("mode is 9"));
+  // Of a tensor only.
+  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = Mode::slot}),
+             Catch::Contains("mode is 2"));
 }
 
 TEST_CASE("a call has only what its kind has: equal calls are equal bytes") {

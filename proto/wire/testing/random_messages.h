@@ -335,7 +335,7 @@ class RandomMessages {
     m.host = text(0, kMaxHostBytes);
     m.bandwidth_bps = any();
     m.partition_bytes = 8 * number(kMinPartitionBytes / 8, kMaxPartitionBytes / 8);
-    m.mode = mode();
+    m.mode = static_cast<Mode>(number(0, kJobModeCount - 1));
     m.staleness = u32();
     m.join_timeout_ms = any();
     m.retain = number(0, 1) == 1;

@@ -231,8 +231,10 @@ class ScriptedCluster {
   }
 
   // f32 by default; partition i on owners[i].
-  TensorId declare(const std::string& name, std::uint64_t bytes, std::vector<std::uint32_t> owners) {
+  TensorId declare(const std::string& name, std::uint64_t bytes, std::vector<std::uint32_t> owners,
+                   Mode mode = Mode::sync) {
     TensorDeclaration tensor;
+    tensor.mode = mode;
     tensor.name = name;
     tensor.dtype = DType::u8;
     tensor.elements = bytes;
