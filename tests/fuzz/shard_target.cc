@@ -160,6 +160,7 @@ class Lanes {
     slices.name = "t" + std::to_string(tensor);
     const std::uint32_t odd = input_.below(16);
     if (odd < 3) slices.mode = Mode::async;
+    if (odd > 10) slices.mode = Mode::slot;
     if (odd == 1) slices.staleness = input_.below(3);
     if (odd == 4) slices.dtype = DType::f16;
     if (odd == 5) slices.dtype = static_cast<DType>(input_.below(kDTypeCount));

@@ -556,6 +556,7 @@ Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
   }
   divide_tensors(scenario, seed);
   add_calls(scenario, seed);
+  make_slots(scenario);
   scenario.keyed = Random(seed ^ 0x6b6579).one_in(2);
   return scenario;
 }

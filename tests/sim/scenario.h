@@ -19,6 +19,7 @@ struct ServerPlan {
   std::uint32_t shards = 1;
   std::uint64_t memory_max = 256ull * 1024 * 1024;
   std::uint64_t reorder_budget = 64ull * 1024 * 1024;  // per shard
+  std::uint64_t call_memory = 4ull * 1024 * 1024;
   std::uint64_t bandwidth_bps = 0;
   Duration scheduler_grace{0};
 };

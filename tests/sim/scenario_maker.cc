@@ -516,4 +516,17 @@ void add_calls(Scenario& scenario, std::uint64_t seed) {
   }
 }
 
+// From the seed alone, so that it changes nothing else about it.
+void make_slots(Scenario& scenario) {
+  if (scenario.tight_memory) return;  // it is counted by tensors that have their own
+  Random random(scenario.seed ^ 0x736c6f7473);
+  for (ServerPlan& server : scenario.servers)
+    if (random.one_in(2)) server.call_memory = random.one_in(2) ? 0 : kMinPartitionBytes << random.below(6);
+  for (JobPlan& job : scenario.jobs) {
+    const std::uint64_t of_four = random.below(6);
+    for (TensorPlan& tensor : job.tensors)
+      if (random.below(4) < of_four && tensor.mode == Mode::sync) tensor.mode = Mode::slot;
+  }
+}
+
 }  // namespace bps::sim

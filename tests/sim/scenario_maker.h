@@ -110,4 +110,7 @@ class ScenarioMaker {
   Scenario scenario_;
 };
 
+// Of jobs some tensors become slots, on servers of which some have little memory for them.
+void make_slots(Scenario& scenario);
+
 }  // namespace bps::sim

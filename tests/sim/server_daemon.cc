@@ -21,6 +21,7 @@ ServerDaemon::ServerDaemon(SimNode& node, Transport& transport, const ServerPlan
   options.bandwidth_bps = plan.bandwidth_bps;
   options.memory_max = plan.memory_max;
   options.reorder_budget = plan.reorder_budget;
+  options.call_memory = plan.call_memory;
   options.scheduler_grace = plan.scheduler_grace;
   std::vector<EventLoop*> shard_loops;
   for (std::size_t shard = 0; shard < plan.shards; ++shard)

@@ -409,7 +409,7 @@ void SimWorker::begin_round(std::size_t tensor) {
         on_done(tensor, serial, result);
       });
   // In that of its GPU now and then, as it comes.
-  const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode == Mode::sync &&
+  const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode != Mode::async &&
                          job_.plan.tensors[tensor].ranks.empty() && operation->scale.is_none() &&
                          operation->count == job_.plan.tensors[tensor].elements && random_.one_in(2);
   run.under_way = std::move(operation);

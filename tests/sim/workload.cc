@@ -113,7 +113,7 @@ std::vector<std::vector<std::uint32_t>> JobPlan::contributors() const {
 }
 
 bool renews(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
-  const bool is_sync = job.tensors[tensor].mode == Mode::sync;
+  const bool is_sync = job.tensors[tensor].mode != Mode::async;
   if (is_sync && round > 0 && job.drop_every > 0 && round % job.drop_every == 0) return true;
   return job.quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round == job.quarrel.round + 1;
 }
@@ -156,7 +156,7 @@ RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
 
 std::uint64_t count_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   const TensorPlan& plan = job.tensors[tensor];
-  const bool may_be_short = job.reduces && !job.sums_on_hosts && plan.mode == Mode::sync &&
+  const bool may_be_short = job.reduces && !job.sums_on_hosts && plan.mode != Mode::async &&
                             !round_plan(job, tensor, round).is_of_parts();
   Random random(mix(job.seed, 0x5407, tensor, round));
   if (!may_be_short || !random.one_in(3)) return plan.elements;
