@@ -231,7 +231,12 @@ void ScenarioMaker::cut_lanes(std::uint64_t least, std::uint64_t most) {
     fault(FaultPlan::Kind::cut_lanes);
 }
 
+// One at most: two, one after the other, may last as long as a link that is cut.
 void ScenarioMaker::closed_port() {
+  const bool is_there =
+      std::any_of(scenario_.faults.begin(), scenario_.faults.end(),
+                  [](const FaultPlan& fault) { return fault.kind == FaultPlan::Kind::refuse; });
+  if (is_there) return delay_spike();
   FaultPlan& fault = this->fault(FaultPlan::Kind::refuse);
   fault.target = FaultPlan::Target::server;
   fault.index = random_.below(scenario_.servers.size());

@@ -195,6 +195,7 @@ void GroupCalls::declare(Group& group, const std::vector<CallSlot>& slots) {
     const Slot& slot = group.slots.at(which);
     TensorDeclaration& tensor =
         tensors.emplace_back(declaration_of(group.spec, name_of_slot(group.spec, *group.tensor, which)));
+    tensor.mode = Mode::slot;
     tensor.dtype = which.dtype;
     tensor.elements = slot.elements;
     tensor.parts = slot.parts;
