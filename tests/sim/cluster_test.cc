@@ -101,11 +101,18 @@ TEST_CASE("where there is a key, everyone proves it") {
   CHECK(keyed < 30);
 }
 
-TEST_CASE("a worker settles once for all who close, and once more for each restart of the scheduler") {
+TEST_CASE(
+    "where all are in each sum, a worker settles once for all who close, and once more for each restart of "
+    "the scheduler") {
   const ExpectLog anything("");
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     INFO("seed " << seed);
-    const Scenario plan = scenario("closing", seed);
+    Scenario plan = scenario("closing", seed);
+    plan.jobs.front().calls = {};
+    for (TensorPlan& tensor : plan.jobs.front().tensors) {
+      if (!tensor.ranks.empty()) tensor.parts.clear();
+      tensor.ranks.clear();
+    }
     const auto restarts = std::count_if(plan.faults.begin(), plan.faults.end(), [](const FaultPlan& fault) {
       return fault.kind == FaultPlan::Kind::restart;
     });

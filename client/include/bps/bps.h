@@ -280,7 +280,7 @@ BPS_API bps_status bps_drop(bps_client* client, bps_tensor tensor, bps_handle** 
 
 /* A list of ranks that call on it without declaring tensors: see "calls on groups" below. */
 typedef uint32_t bps_group;
-#define BPS_WORLD ((bps_group)0) /* all ranks of the job, in rank order; it is always there */
+#define BPS_WORLD 0u /* all ranks of the job, in rank order; it is always there */
 
 typedef struct bps_group_spec {
   size_t struct_size; /* set by BPS_GROUP_SPEC_INIT */
@@ -440,9 +440,9 @@ BPS_API bps_status bps_all_gather(bps_client* client, bps_tensor tensor, const b
  * bps_drop_group tells how to get the group back; BPS_WORLD stays failed. A rank that is slow fails nothing:
  * bps_wait names it when it expires. Calls that fail otherwise, because a root is lost, fail alone.
  *
- * The first calls of a size wait a round trip to the scheduler, which gives them memory on the servers. That
- * is kept for later ones until the group is dropped. Buffers are the host's; `in` and `out` are the same
- * memory or apart. If a call fails, `out` may be half written. */
+ * The first calls of a size wait a round trip to the scheduler. Servers have a bounded memory for the calls
+ * of a job (call-memory): what finds none waits. Buffers are the host's; `in` and `out` are the same memory
+ * or apart. If a call fails, `out` may be half written. */
 
 /* As bps_push_pull; `out` is not NULL. */
 BPS_API bps_status bps_group_push_pull(bps_client* client, bps_group group, bps_dtype dtype,
@@ -459,8 +459,8 @@ BPS_API bps_status bps_group_reduce(bps_client* client, bps_group group, bps_dty
                                     int32_t root, bps_handle** handle, bps_error* error);
 
 /* As bps_reduce_scatter. `parts`: elements of each rank's part, in the order of the group's ranks, together
- * those of `in`; NULL: each as long as `out`. Calls of other parts have other memory on the servers; that of
- * the 64 tables of parts that a group has used last is kept. */
+ * those of `in`; NULL: each as long as `out`. A group keeps the 64 tables of parts that it has used last;
+ * calls of a new one wait a round trip to the scheduler. */
 BPS_API bps_status bps_group_reduce_scatter(bps_client* client, bps_group group, bps_dtype dtype,
                                             const bps_buffer* in, const bps_buffer* out,
                                             const uint64_t* parts, size_t part_count, bps_reduce_op operation,

@@ -41,8 +41,8 @@ std::uint64_t hash_of(const std::vector<std::uint64_t>& parts) {
   return hash;
 }
 
-Error dropped_error(const GroupSpec& spec) {
-  return make_error(ErrorCode::invalid_argument, fmt::format("group '{}' has been dropped", spec.name),
+Error dropped_error(GroupId group) {
+  return make_error(ErrorCode::invalid_argument, fmt::format("group {} has been dropped", group.value),
                     "declare it again, and use what that returns");
 }
 
@@ -66,10 +66,10 @@ GroupId GroupCalls::add(GroupSpec spec) {
 
 Status GroupCalls::begin(GroupRequest&& request) {
   BPS_ASSERT(request.group.value < groups_.size());
-  Group& group = *groups_[request.group.value];
   if (failure_) return *failure_;
+  if (is_gone(request.group)) return dropped_error(request.group);
+  Group& group = *groups_[request.group.value];
   if (group.failure) return *group.failure;
-  if (group.is_dropped) return dropped_error(group.spec);
   const std::uint64_t number = group.next_number++;
   const std::uint64_t count = request.count();
   const std::vector<CallPiece> pieces =
@@ -265,7 +265,7 @@ void GroupCalls::end_all(Group& group, const Error& error) {
 void GroupCalls::fail(const Error& error) {
   failure_ = error;
   for (const auto& group : groups_) {
-    if (group->failure) continue;
+    if (group == nullptr || group->failure) continue;
     group->failure = error;
     end_all(*group, error);
   }
@@ -273,9 +273,9 @@ void GroupCalls::fail(const Error& error) {
 
 Status GroupCalls::drop(GroupId id, std::function<void(Status)> done) {
   BPS_ASSERT(id.value < groups_.size());
-  Group& group = *groups_[id.value];
   if (failure_) return *failure_;
-  if (group.is_dropped) return dropped_error(group.spec);
+  if (is_gone(id)) return dropped_error(id);
+  Group& group = *groups_[id.value];
   group.is_dropped = true;
   group.dropped = std::move(done);
   if (group.calls.empty()) drop_tensors(group);
@@ -327,8 +327,9 @@ void GroupCalls::drop(Group& group, TensorId tensor) {
 void GroupCalls::on_dropped(Group& group, std::size_t tensors, const Status& status) {
   if (!group.is_dropped || !group.calls.empty()) return;
   group.undropped -= tensors;
+  // Nothing of it comes any more then, but for what is posted.
+  if (group.undropped == 0) owner_.post_call([this, id = group.id] { groups_[id.value].reset(); });
   if (group.undropped > 0 && status.ok()) return;
-  group.slots.clear();
   if (const auto done = std::exchange(group.dropped, nullptr)) done(status);
 }
 

@@ -153,6 +153,7 @@ class GroupCalls {
     std::function<void(Status)> dropped;
   };
 
+  bool is_gone(GroupId id) const { return groups_[id.value] == nullptr || groups_[id.value]->is_dropped; }
   void declare_group(Group& group);
   Slot& slot_of(Group& group, const CallSlot& slot);
   void declare(Group& group, const std::vector<CallSlot>& slots);
@@ -176,9 +177,9 @@ class GroupCalls {
   EventLoop& loop_;
   Owner& owner_;
   TimerId timer_;
-  std::vector<std::unique_ptr<Group>> groups_;
-  std::map<TensorId, Group*> by_tensor_;  // groups and slots
-  std::set<GroupId> open_;                // that have calls under way
+  std::vector<std::unique_ptr<Group>> groups_;  // by id; null: it has been dropped on all its ranks
+  std::map<TensorId, Group*> by_tensor_;        // groups and slots
+  std::set<GroupId> open_;                      // that have calls under way
   std::optional<Error> failure_;
 };
 
