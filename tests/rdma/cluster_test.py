@@ -100,7 +100,8 @@ class Cluster(Job):
             worker.end()
             if cycle == 0:
                 settled = self.assert_resources(before, kinds=("qp", "cq", "cm_id"))
-        self.assert_resources(settled)
+        # What the first worker had may have been on its way out still when that was counted.
+        self.assert_resources(settled, may_be_less=True)
         self.assert_serves_another_job()
 
     def needs_cables(self):

@@ -156,7 +156,7 @@ void GroupCalls::declare_group(Group& group) {
                        [this, &group](const Result<std::vector<TensorId>>& ids) {
                          if (!ids) {
                            fail_group(group, ids.error());
-                           return on_dropped(group, 1, {});
+                           return on_dropped(group, 1 + std::exchange(group.undeclared, {}).size(), {});
                          }
                          group.tensor = ids->front();
                          by_tensor_[*group.tensor] = &group;
