@@ -25,10 +25,6 @@ Result<Outcome> run_exchange(const Options& options) {
         fmt::format("{} workers cannot be divided into {} groups", options.workers, options.groups),
         "use a number of groups that divides the workers");
   }
-  if (options.unnamed && has_parts(engine.exchange)) {
-    return make_error(ErrorCode::invalid_argument, options.exchange + " is always of declared tensors",
-                      "use push_pull, broadcast or reduce, or leave --unnamed out");
-  }
   nlohmann::ordered_json settings = options.engine_settings();
   if (options.groups > 1) settings["groups"] = options.groups;
   engine.unnamed = options.unnamed;
@@ -70,7 +66,7 @@ int exchange_command(int argc, const char* const* argv) {
   config.add("kind", options.exchange, "What the workers call")
       .choices({std::begin(kExchangeUses), std::end(kExchangeUses)});
   config.add("groups", options.groups, "Of so many groups of consecutive ranks").range(1, 1024);
-  config.add("unnamed", options.unnamed, "Calls without names: push_pull, broadcast or reduce");
+  config.add("unnamed", options.unnamed, "Calls without names");
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   return finish(options.json, run_exchange(options));
 }

@@ -231,6 +231,28 @@ Result<BpsHandle> BpsClient::call_reduce(bps_group group, DType dtype, std::span
   });
 }
 
+Result<BpsHandle> BpsClient::call_reduce_scatter(bps_group group, DType dtype, std::span<std::byte> in,
+                                                 std::span<std::byte> out,
+                                                 const std::vector<std::uint64_t>& parts) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_group_reduce_scatter(client_, group, static_cast<bps_dtype>(dtype), &from, &to, parts.data(),
+                                    parts.size(), BPS_SUM, 0, handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::call_all_gather(bps_group group, DType dtype, std::span<std::byte> in,
+                                             std::span<std::byte> out,
+                                             const std::vector<std::uint64_t>& parts) {
+  std::vector<std::uint64_t> bytes;
+  for (const std::uint64_t part : parts)
+    bytes.push_back(part * size_of(dtype));
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_group_all_gather(client_, group, &from, &to, bytes.data(), bytes.size(), handle, error);
+  });
+}
+
 Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
   return start(tensor, describe(in), nullptr, BPS_SUM);
 }

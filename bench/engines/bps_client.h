@@ -89,6 +89,11 @@ class BpsClient {
   Result<BpsHandle> call_broadcast(bps_group group, std::span<std::byte> buffer, std::uint32_t root);
   Result<BpsHandle> call_reduce(bps_group group, DType dtype, std::span<std::byte> in,
                                 std::span<std::byte> out, std::uint32_t root);
+  // `parts`: elements of each rank's.
+  Result<BpsHandle> call_reduce_scatter(bps_group group, DType dtype, std::span<std::byte> in,
+                                        std::span<std::byte> out, const std::vector<std::uint64_t>& parts);
+  Result<BpsHandle> call_all_gather(bps_group group, DType dtype, std::span<std::byte> in,
+                                    std::span<std::byte> out, const std::vector<std::uint64_t>& parts);
   // The answer is read in place.
   Result<BpsHandle> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 

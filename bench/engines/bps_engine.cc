@@ -238,7 +238,7 @@ class BpsEngine final : public Engine {
   Result<BpsHandle> start(ExchangeUse what, std::uint32_t client, std::uint32_t index, std::uint32_t root) {
     const std::span<std::byte> in = tensor(memory_[client].in, index);
     const std::span<std::byte> out = tensor(memory_[client].out, index);
-    if (engine_.unnamed) return call(what, client, in, out, first_of(client) + root);
+    if (engine_.unnamed) return call(what, client, index, root);
     const bps_tensor id = tensors_[client][index];
     if (what == ExchangeUse::broadcast) return clients_[client].broadcast(id, out, first_of(client) + root);
     if (what == ExchangeUse::reduce) return clients_[client].reduce(id, in, out, first_of(client) + root);
@@ -253,13 +253,21 @@ class BpsEngine final : public Engine {
     return clients_[client].push_pull(id, in, out);
   }
 
-  Result<BpsHandle> call(ExchangeUse what, std::uint32_t client, std::span<std::byte> in,
-                         std::span<std::byte> out, std::uint32_t root) {
+  Result<BpsHandle> call(ExchangeUse what, std::uint32_t client, std::uint32_t index, std::uint32_t root) {
+    const std::span<std::byte> in = tensor(memory_[client].in, index);
+    const std::span<std::byte> out = tensor(memory_[client].out, index);
     BpsClient& on = clients_[client];
     const bps_group group = groups_[client];
-    if (what == ExchangeUse::broadcast) return on.call_broadcast(group, out, root);
-    if (what == ExchangeUse::reduce) return on.call_reduce(group, options_.dtype, in, out, root);
-    return on.call_push_pull(group, options_.dtype, in, out);
+    const DType dtype = options_.dtype;
+    switch (what) {
+      case ExchangeUse::broadcast: return on.call_broadcast(group, out, first_of(client) + root);
+      case ExchangeUse::reduce: return on.call_reduce(group, dtype, in, out, first_of(client) + root);
+      case ExchangeUse::all_gather:
+        return on.call_all_gather(group, dtype, part(in, place_of(client)), out, cut());
+      case ExchangeUse::reduce_scatter:
+        return on.call_reduce_scatter(group, dtype, in, scattered(client, index), cut());
+      default: return on.call_push_pull(group, dtype, in, out);
+    }
   }
 
   // All of an answer, then it is given back.
