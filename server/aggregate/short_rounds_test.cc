@@ -148,6 +148,28 @@ TEST_CASE("short rounds: a length that ends before the partition is one all the 
   CHECK(bench.actions[0].error.code == ErrorCode::configuration);
 }
 
+// Calls without names: what meets in a round may be of one length and yet of two calls.
+TEST_CASE("short rounds: another number, or another whole length, is another call") {
+  Short bench(2);
+  const bool is_number = GENERATE(true, false);
+  for (const std::uint32_t rank : {0, 1}) {
+    PushPull header = bench.header_of(rank, 0, kBegin + 2, Operation::sum);
+    header.number = is_number ? 7 + rank : 7;
+    header.whole = is_number ? 100 : 100 + rank;
+    bench.begin(rank, header, 1, bench.bytes(rank, kBegin + 2, Operation::sum));
+    const Actions before = std::move(bench.actions);
+    bench.end_short(rank, bench.bytes(rank, kBegin + 2, Operation::sum));
+    bench.actions.insert(bench.actions.begin(), before.begin(), before.end());
+  }
+  REQUIRE(bench.actions.size() == 2);
+  for (const Action& action : bench.actions) {
+    CHECK(action.error.code == ErrorCode::configuration);
+    CHECK_THAT(action.error.message, Catch::Contains("rank 0") && Catch::Contains("rank 1"));
+    CHECK_THAT(action.error.message, is_number ? Catch::Contains("7") && Catch::Contains("8")
+                                               : Catch::Contains("100") && Catch::Contains("101"));
+  }
+}
+
 TEST_CASE("short rounds: not of parts") {
   Short bench(2);
   PartitionShape shape = bench.aggregator->shape();
