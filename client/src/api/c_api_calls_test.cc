@@ -33,9 +33,8 @@ bps_handle* push_pull(bps_client* client, bps_group group, std::vector<float>& m
 
 bps_status end_of(bps_handle* handle, std::string* message = nullptr) {
   Refusal why;
-  const bps_status status = bps_wait(handle, kSoon, why);
+  const bps_status status = wait_and_free(handle, why);
   if (message != nullptr) *message = why.message();
-  bps_handle_free(handle);
   return status;
 }
 
