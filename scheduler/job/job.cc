@@ -152,7 +152,7 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
                            catalog[failed.tensor].state == TensorCatalog::State::ready &&
                            is_group(catalog[failed.tensor].declaration.name);
   if (is_of_group && failed.error.code == ErrorCode::configuration) {
-    (void)calls_.note_failed(rank, failed.tensor, failed.error);
+    calls_.note_failed(rank, failed.tensor, failed.error);
     return {};
   }
   return fail_tensor(rank, failed.tensor, failed.error);

@@ -37,8 +37,8 @@ std::optional<Error> CallComparison::add(Rank rank, const OpenCalls& open, const
   return std::nullopt;
 }
 
-bool CallComparison::note_failed(Rank rank, TensorId group, const Error& error) {
-  return failed_.try_emplace(group, Waiting{rank, error}).second;
+void CallComparison::note_failed(Rank rank, TensorId group, const Error& error) {
+  failed_.try_emplace(group, Waiting{rank, error});
 }
 
 std::vector<CallComparison::Failed> CallComparison::take_failed() {

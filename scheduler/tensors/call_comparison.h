@@ -30,8 +30,8 @@ class CallComparison {
   // lowest of such.
   std::optional<Error> add(Rank rank, const OpenCalls& open, const TensorCatalog& catalog);
 
-  // A rank has heard that its group has failed. False: that was known.
-  bool note_failed(Rank rank, TensorId group, const Error& error);
+  // A rank has heard that its group has failed. The first who says so counts.
+  void note_failed(Rank rank, TensorId group, const Error& error);
   struct Failed {
     Rank rank;
     TensorId group;
