@@ -4,11 +4,11 @@
 // The problem is a large job: if everybody settled for everybody who leaves, its end would cost n * n
 // messages. Two things keep it at a few for each worker (decision 0029):
 //
-//   once is enough   Where all ranks are in each sum, nothing is completed any more that the first who left
-//                    had not ended, and who has settled after that has all that there will ever be.
-//   one at a time    An asynchronous tensor goes on without who has left, and one that some ranks share
-//                    without who does not share it. So there each has to settle for each. But nobody is asked
-//                    again before he has answered; then for all who have left by then.
+//   once is enough   Where all ranks are in each sum, no sum completes after the first worker has left. A
+//                    worker that settles after that has all results that there will ever be.
+//   one at a time    An asynchronous tensor goes on without workers that have left. A tensor that some ranks
+//                    share goes on without the other ranks. So there each has to settle for each. But nobody
+//                    is asked again before he has answered; then for all who have left by then.
 //
 // So there are numbered calls to settle. A worker that leaves needs one call, and is let go when all who stay
 // have answered that one or a later one.

@@ -1,6 +1,6 @@
 // Which slots carry a group's calls without names (decision 0039): a pure function of the calls before, so
-// that all ranks find the same without talking. A slot is a tensor that the library declares, and a call, or
-// a piece of one, is a round of it that is as long as it has elements.
+// that all ranks find the same without talking. A slot is a tensor that the library declares. A call is a
+// round of a slot, or several where it travels in pieces. A round may be shorter than its slot.
 //
 // A family is what can be in one slot: reductions of one type, and copies, which are bytes. A call's size
 // class is the smallest that holds it; what is longer than the largest class travels in pieces. The pieces of

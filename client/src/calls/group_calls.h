@@ -5,8 +5,8 @@
 //
 // A slot takes one piece at a time; those behind it wait. Calls that ranks do not make alike fail the group
 // on all of them, for good. The server sees it where they meet in one slot. Where they do not, each waits. So
-// who has waited a second, or hears of a slot that has failed, says to the scheduler what is under way, which
-// compares (CallComparison) and names the first call that differs.
+// a rank tells the scheduler which calls are under way when one has waited a second, or when a slot has
+// failed. The scheduler compares what ranks tell (CallComparison), and names the first call that differs.
 //
 // The group is a tensor itself, of no elements: it fails, and is dropped, as tensors are.
 //
@@ -74,7 +74,8 @@ class GroupCalls {
     ~Owner() = default;
   };
 
-  // How long a call waits before the scheduler hears of it, and what has failed for the scheduler's word.
+  // A call waits this long, then the scheduler hears of it. A failure waits this long for the scheduler's
+  // word.
   static constexpr Duration kPatience = std::chrono::seconds(1);
 
   GroupCalls(EventLoop& loop, Owner& owner);

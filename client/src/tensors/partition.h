@@ -68,7 +68,8 @@ struct Partition : SendItem {
   // stored what it took; told: in this session of its lane.
   enum class Confirmed : std::uint8_t { no, ended, stored, told };
   Confirmed confirmed = Confirmed::no;
-  bool given_again = false;  // that round, if another rank lacks it: it is not fetched from who has stored it
+  // If another rank lacks that round, this rank gives it again. Nobody fetches it from a rank that stored it.
+  bool given_again = false;
 
   // Where the last answer is kept.
   enum class Kept : std::uint8_t { nothing, library, loan, detour };
