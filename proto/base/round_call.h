@@ -16,9 +16,15 @@ enum class RoundKind : std::uint8_t {
   broadcast = 1,       // the root gives, all others take
   reduce = 2,          // all give, the root takes what they gave together
   reduce_scatter = 3,  // the same, and each rank takes its part of the tensor
-  all_gather = 4       // each rank gives its part of the tensor, all take the whole
+  all_gather = 4,      // each rank gives its part of the tensor, all take the whole
+  message = 5,         // the root gives, one other takes, and both are needed
+  // Several messages each (decision 0041): no rounds, so no frame of the data plane has one of these.
+  scatter = 6,    // the root gives each rank its part
+  gather = 7,     // each rank gives the root its part
+  all_to_all = 8  // each rank gives each rank a part
 };
-inline constexpr std::uint8_t kRoundKindCount = 5;
+inline constexpr std::uint8_t kRoundKindCount = 6;
+inline constexpr std::uint8_t kCallKindCount = 9;
 
 struct RoundCall {
   RoundKind kind = RoundKind::push_pull;
@@ -40,15 +46,25 @@ struct RoundCall {
     return call;
   }
   static constexpr RoundCall all_gather() { return of(RoundKind::all_gather, Operation::sum, {}); }
+  static constexpr RoundCall message(Rank source) { return of(RoundKind::message, Operation::sum, source); }
+  static constexpr RoundCall scatter(Rank root) { return of(RoundKind::scatter, Operation::sum, root); }
+  static constexpr RoundCall gather(Rank root) { return of(RoundKind::gather, Operation::sum, root); }
+  static constexpr RoundCall all_to_all() { return of(RoundKind::all_to_all, Operation::sum, {}); }
 
-  constexpr bool is_broadcast() const { return kind == RoundKind::broadcast; }
-  constexpr bool has_root() const { return kind == RoundKind::broadcast || kind == RoundKind::reduce; }
+  // The root gives. A message is a broadcast to one rank.
+  constexpr bool is_broadcast() const { return kind == RoundKind::broadcast || kind == RoundKind::message; }
+  constexpr bool has_root() const {
+    return is_broadcast() || kind == RoundKind::reduce || kind == RoundKind::scatter ||
+           kind == RoundKind::gather;
+  }
   // Of a tensor that has parts.
   constexpr bool is_of_parts() const {
     return kind == RoundKind::reduce_scatter || kind == RoundKind::all_gather;
   }
   // Bytes are moved, not reduced.
-  constexpr bool is_copy() const { return kind == RoundKind::broadcast || kind == RoundKind::all_gather; }
+  constexpr bool is_copy() const { return is_broadcast() || kind == RoundKind::all_gather || is_exchange(); }
+  // Several messages, which together are a call.
+  constexpr bool is_exchange() const { return kind > RoundKind::message; }
 
   // What it comes to in one partition. If all of it is of one rank's part, that is its root. Else a
   // reduce_scatter is a push_pull, of whose answer each rank uses its part. Owners add floats that are not
@@ -87,8 +103,9 @@ struct RoundCall {
 
 // "broadcast", "reduce", "push_pull"
 inline const char* name_of(RoundKind kind) {
-  constexpr const char* kNames[kRoundKindCount] = {"push_pull", "broadcast", "reduce", "reduce_scatter",
-                                                   "all_gather"};
+  constexpr const char* kNames[kCallKindCount] = {"push_pull",      "broadcast",  "reduce",
+                                                  "reduce_scatter", "all_gather", "message",
+                                                  "scatter",        "gather",     "all_to_all"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -98,20 +115,26 @@ inline std::string to_string(const RoundCall& call) {
   std::string operation(name_of(call.operation));
   const std::string root = " rank " + std::to_string(call.root.value);
   switch (call.kind) {
-    case RoundKind::broadcast: return "broadcast from" + root;
+    case RoundKind::broadcast:
+    case RoundKind::message:
+    case RoundKind::scatter: return name_of(call.kind) + (" from" + root);
+    case RoundKind::gather: return name_of(call.kind) + (" to" + root);
     case RoundKind::reduce: return "reduce (" + operation + ") to" + root;
     case RoundKind::reduce_scatter:
       return "reduce_scatter (" + operation + (call.exact_order ? ", in rank order)" : ")");
-    case RoundKind::all_gather: return name_of(call.kind);
+    case RoundKind::all_gather:
+    case RoundKind::all_to_all: return name_of(call.kind);
     case RoundKind::push_pull: break;
   }
   return operation;
 }
 
-// "number 17: average of 4913 f32"
+// "number 17: average of 4913 f32", "number 17: all_to_all"
 inline std::string call_text(std::uint64_t number, const RoundCall& call, DType dtype, std::uint64_t count) {
-  return "number " + std::to_string(number) + ": " + to_string(call) + " of " + std::to_string(count) + " " +
-         std::string(name_of(dtype));
+  const std::string text = "number " + std::to_string(number) + ": " + to_string(call);
+  // How long its messages are only their two ranks know.
+  if (call.is_exchange()) return text;
+  return text + " of " + std::to_string(count) + " " + std::string(name_of(dtype));
 }
 
 }  // namespace bps

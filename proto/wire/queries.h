@@ -29,12 +29,15 @@ struct HelloAdmin {
 
 // ---- calls without names that are open at a worker ----
 
+// In place of the hash of a call's parts: only the rank that gives one knows its length.
+inline constexpr std::uint64_t kUnknownParts = ~std::uint64_t{0};
+
 struct OpenCall {
   std::uint64_t number = 0;
   RoundCall call;
   DType dtype = DType::f32;
   std::uint64_t count = 0;  // elements, in all pieces
-  std::uint64_t parts = 0;  // of a call of parts: a hash of them
+  std::uint64_t parts = 0;  // of a call of parts: a hash of them, or kUnknownParts
   friend bool operator==(const OpenCall&, const OpenCall&) = default;
 };
 

@@ -8,6 +8,10 @@ namespace bps {
 namespace {
 
 std::string text_of(const OpenCall& open) {
+  if (open.parts == kUnknownParts) {
+    return fmt::format("number {}: {} of parts whose lengths only their givers know", open.number,
+                       to_string(open.call));
+  }
   const std::string text = call_text(open.number, open.call, open.dtype, open.count);
   return open.parts == 0 ? text : fmt::format("{} (parts {:08x})", text, open.parts & 0xffffffff);
 }
@@ -24,7 +28,7 @@ std::optional<Error> CallComparison::add(Rank rank, const OpenCalls& open, const
     if (first.call == call) continue;
     Error error = make_error(
         ErrorCode::configuration,
-        fmt::format("group '{}': {} calls {}, {} calls {}", group_of(catalog[open.group].declaration.name),
+        fmt::format("{}: {} calls {}, {} calls {}", describe_group(catalog[open.group].declaration.name),
                     catalog.name_of(first.rank), text_of(first.call), catalog.name_of(rank), text_of(call)),
         "call the same on all ranks, in the same order; to go on, drop the group on all ranks and declare it "
         "again");

@@ -132,6 +132,50 @@ TEST_CASE("confirmed: a broadcast whose root is lost after it gave goes on") {
   CHECK(bench.said() == "2 answer 0");
 }
 
+TEST_CASE("confirmed: a message whose receiver is lost before it has stored it fails at its source") {
+  const RoundCall message = RoundCall::message(Rank{0});
+  Bench bench(2);
+  const auto fails = [&] {
+    REQUIRE(bench.said() == "0 failed 0");
+    CHECK(bench.actions[0].error.code == ErrorCode::peer_lost);
+    CHECK_THAT(bench.actions[0].error.message, Contains("its receiver is lost: it is gone"));
+  };
+  SECTION("before it has asked for it") {
+    bench.push(0, 0, 1, message);
+    bench.die(1);
+    fails();
+  }
+  SECTION("before it is there") {
+    bench.push(1, 0, 0, message);
+    bench.die(1);
+    CHECK(bench.said().empty());
+    bench.push(0, 0, 1, message);
+    fails();
+  }
+  SECTION("before it has said that it has stored it") {
+    bench.push(0, 0, 1, message);
+    bench.push(1, 0, 0, message);
+    CHECK(bench.said() == "1 answer 0");
+    bench.die(1);
+    fails();
+  }
+  SECTION("afterwards") {
+    bench.push(0, 0, 1, message);
+    bench.push(1, 0, 0, message);
+    CHECK(bench.said() == "1 answer 0");
+    bench.stored(1, 0);
+    CHECK(bench.said() == "0 answer 0");
+    bench.die(1);
+    CHECK(bench.said().empty());
+  }
+  SECTION("and its source is lost after it gave: it has sent it") {
+    bench.push(0, 0, 1, message);
+    bench.die(0);
+    bench.push(1, 0, 0, message);
+    CHECK(bench.said() == "1 answer 0");
+  }
+}
+
 TEST_CASE("confirmed: if the ranks part ways, those that are still in the last round are told") {
   Confirmed bench(kBroadcast);
   bench.stored(2, 0);

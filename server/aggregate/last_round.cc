@@ -85,7 +85,12 @@ bool LastRound::note_gone(std::uint32_t contributor, Round round) {
   const bool was_wanted = wants_from(contributor);
   const bool is_stored = note_over(contributor);
   const bool is_lost = !contributors_[contributor].loss.empty();
-  if (has_failed() || contributor != root_) return is_stored;
+  if (has_failed()) return is_stored;
+  if (call_.kind == RoundKind::message && contributor != root_ && was_needed && is_lost) {
+    error_ = errors_.receiver_lost(contributor, round);
+    return true;
+  }
+  if (contributor != root_) return is_stored;
   if (!was_wanted && !(was_needed && is_lost && !call_.is_broadcast())) return is_stored;
   error_ = without_root(round);
   return true;

@@ -65,8 +65,8 @@ Error RoundErrors::order(std::uint32_t contributor, Round round, Round expected)
 
 Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& calls, std::uint32_t other,
                           const std::string& other_calls) const {
-  const std::string_view group = group_of(shape_.tensor);
-  const std::string where = group.empty() ? describe(round) : "group '" + std::string(group) + "'";
+  const std::string group = describe_group(shape_.tensor);
+  const std::string where = group.empty() ? describe(round) : group;
   return make_error(
       ErrorCode::configuration,
       where + ": " + describe_rank(one) + " calls " + calls + ", " + describe_rank(other) + " calls " +
@@ -109,6 +109,14 @@ Error lost_root(const RoundCall& call, const std::string& round, const std::stri
 
 Error RoundErrors::root_lost(std::uint32_t root, const RoundCall& call, Round round) const {
   return lost_root(call, describe(round), contributors_[root].loss);
+}
+
+Error RoundErrors::receiver_lost(std::uint32_t receiver, Round round) const {
+  const std::string why =
+      receiver == kNobody ? "it is not in the job any more" : contributors_[receiver].loss;
+  return make_error(ErrorCode::peer_lost,
+                    describe(round) + " can never complete: its receiver is lost: " + why,
+                    "send to ranks that are there, or start the job again");
 }
 
 Error RoundErrors::root_left(std::uint32_t root, Round round) const {

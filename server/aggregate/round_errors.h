@@ -45,6 +45,8 @@ class RoundErrors {
   // The root of a broadcast is lost, and its bytes are not here; or that of a reduce. Or, of a call of parts,
   // the owner of one.
   Error root_lost(std::uint32_t root, const RoundCall& call, Round round) const;
+  // Of a message; kNobody: it is no contributor.
+  Error receiver_lost(std::uint32_t receiver, Round round) const;
   // The root of a broadcast has left before it pushed.
   Error root_left(std::uint32_t root, Round round) const;
   // Of a root that is no contributor.

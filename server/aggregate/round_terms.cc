@@ -58,10 +58,22 @@ Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
     const bool is_lacking = sum.call().is_copy() ? sum.is_absent(found) : sum.is_dead(found);
     return is_lacking ? Status(errors_.root_lost(found, call_, round)) : Status();
   };
-  if (sum.call().has_root()) return check(sum.call().root);
+  if (sum.call().has_root()) {
+    if (Status status = check(sum.call().root); !status || call_.kind != RoundKind::message) return status;
+    return may_deliver(round, sum);
+  }
   if (!call_.is_of_parts()) return {};
   for (const Parts::Slice& slice : shape_.owners) {
     if (Status status = check(slice.rank); !status) return status;
+  }
+  return {};
+}
+
+// A message that nobody takes has not been sent.
+Status RoundTerms::may_deliver(Round round, const RoundSum& sum) const {
+  if (contributors_.size() < 2) return errors_.receiver_lost(kNobody, round);
+  for (std::uint32_t i = 0; i < contributors_.size(); ++i) {
+    if (contributors_[i].rank != call_.root && sum.is_dead(i)) return errors_.receiver_lost(i, round);
   }
   return {};
 }

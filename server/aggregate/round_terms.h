@@ -51,6 +51,7 @@ class RoundTerms {
   Error out_of_turn(std::uint32_t contributor, Round round, Round open) const;
 
  private:
+  Status may_deliver(Round round, const RoundSum& sum) const;
   Status agree_on_number(std::uint32_t contributor, const PushPull& header) const;
   Status check_scale(std::uint32_t contributor, const PushPull& header);
   // By itself.

@@ -284,7 +284,8 @@ typedef uint32_t bps_group;
 
 typedef struct bps_group_spec {
   size_t struct_size; /* set by BPS_GROUP_SPEC_INIT */
-  const char* name;   /* at most 448 bytes, without control characters; the same on all its ranks */
+  const char* name;   /* at most 384 bytes, without control characters, not beginning with 'bps.'; the
+                       * same on all its ranks */
   /* In the order in which their contributions are added. This rank is one of them, no rank is there twice.
    * NULL: all ranks of the job. */
   const int32_t* ranks;
@@ -449,6 +450,12 @@ BPS_API bps_status bps_group_push_pull(bps_client* client, bps_group group, bps_
                                        const bps_buffer* in, const bps_buffer* out, bps_reduce_op operation,
                                        bps_handle** handle, bps_error* error);
 
+/* bps_group_push_pull of `n` buffers one after the other, in one call and with one handle: it ends when all
+ * have, with the first error. bps_handle_ranks is the smallest of them. */
+BPS_API bps_status bps_push_pull_many(bps_client* client, bps_group group, bps_dtype dtype,
+                                      const bps_buffer* in, const bps_buffer* out, size_t n,
+                                      bps_reduce_op operation, bps_handle** handle, bps_error* error);
+
 /* As bps_broadcast, of bytes: whatever type they have. `root` is a rank of the job. */
 BPS_API bps_status bps_group_broadcast(bps_client* client, bps_group group, const bps_buffer* buffer,
                                        int32_t root, bps_handle** handle, bps_error* error);
@@ -466,10 +473,58 @@ BPS_API bps_status bps_group_reduce_scatter(bps_client* client, bps_group group,
                                             const uint64_t* parts, size_t part_count, bps_reduce_op operation,
                                             int exact_order, bps_handle** handle, bps_error* error);
 
-/* As bps_all_gather, of bytes: whatever type they have. `part_bytes`: as `parts` above, in bytes. */
+/* As bps_all_gather, of bytes: whatever type they have. `part_bytes`: as `parts` above, in bytes. `out` and
+ * `part_bytes` NULL, on all ranks: no rank has to know how long the parts of others are. The parts arrive in
+ * memory of the library. bps_handle_view gives them, one piece for each rank of the group; bps_handle_free
+ * frees them. Such a call exchanges the lengths first, so it takes two round trips. */
 BPS_API bps_status bps_group_all_gather(bps_client* client, bps_group group, const bps_buffer* in,
                                         const bps_buffer* out, const uint64_t* part_bytes, size_t part_count,
                                         bps_handle** handle, bps_error* error);
+
+/* ---- messages ----
+ *
+ * Of bytes, in the host's memory, between the ranks of a group. A lost rank ends those that need it with
+ * BPS_PEER_LOST. A message of which the two ends are not equally long fails: BPS_CONFIGURATION names both. */
+
+/* Starts to send `buffer` to one other rank of the group. The n-th send with this destination and tag meets
+ * the n-th receive there; no other message, and no call of the group, waits for it. `buffer` must stay valid
+ * and unchanged until the operation is done. That is when it has been received, or earlier: at most 64 KiB
+ * are copied, as long as this client holds less than 16 MiB of such copies. The error of a message that was
+ * copied is that of the next one with its tag. bps_close waits until it has been received. Messages with one
+ * tag that are not equally long on both ranks fail that tag, for good, and nothing else. A group has at most
+ * 4096 tags on each rank, each counted for each other rank. */
+BPS_API bps_status bps_send(bps_client* client, bps_group group, const bps_buffer* buffer,
+                            int32_t destination, uint64_t tag, bps_handle** handle, bps_error* error);
+
+/* Starts to receive what one other rank of the group sends with this tag, into `buffer`. */
+BPS_API bps_status bps_receive(bps_client* client, bps_group group, const bps_buffer* buffer, int32_t source,
+                               uint64_t tag, bps_handle** handle, bps_error* error);
+
+/* The next three are calls of all ranks of the group, in one order with its other calls (see above). They
+ * consist of messages. If two ranks do not agree on the length of one, the group fails. The part that a rank
+ * gives itself is copied before the function returns. Lengths of parts are in the order of the group's ranks;
+ * NULL: all are equal. */
+
+/* Starts to give each rank its part of the root's `in`, into its `out`. Elsewhere `in` and `part_bytes` are
+ * ignored and may be NULL. At the root `out` is memory of its part alone, or the place in `in` where that is.
+ */
+BPS_API bps_status bps_scatter(bps_client* client, bps_group group, const bps_buffer* in,
+                               const bps_buffer* out, const uint64_t* part_bytes, size_t part_count,
+                               int32_t root, bps_handle** handle, bps_error* error);
+
+/* Starts to bring all ranks' `in` to the root, one after the other in its `out`. Elsewhere `out` and
+ * `part_bytes` are ignored and may be NULL. At the root `in` is memory of its part alone, or the place in
+ * `out` where that goes. */
+BPS_API bps_status bps_gather(bps_client* client, bps_group group, const bps_buffer* in,
+                              const bps_buffer* out, const uint64_t* part_bytes, size_t part_count,
+                              int32_t root, bps_handle** handle, bps_error* error);
+
+/* Starts to give each rank its part of `in`, and to take a part from each into `out`. `in_bytes`: of what
+ * this rank gives to each. `out_bytes`: of what it takes from each; both have `part_count` lengths. `in` and
+ * `out` do not overlap. `out` and `out_bytes` NULL, on all ranks: as for bps_group_all_gather. */
+BPS_API bps_status bps_all_to_all(bps_client* client, bps_group group, const bps_buffer* in,
+                                  const bps_buffer* out, const uint64_t* in_bytes, const uint64_t* out_bytes,
+                                  size_t part_count, bps_handle** handle, bps_error* error);
 
 /* *done = 1 if the operation has ended, with success or not, and its callbacks have run. Inside a callback:
  * if it has ended. */
@@ -519,14 +574,15 @@ typedef struct bps_view {
 #define BPS_VIEW_INIT \
   { sizeof(bps_view), NULL, 0, 0, 0 }
 
-/* Of a successful push_pull without `out`: piece `index` of the answer, in the order of the tensor, without
- * gaps. The index after the last piece gives BPS_OK and 0 bytes. The memory stays readable until
- * bps_handle_release or bps_handle_free, also after bps_close. After a failure: the operation's error. */
+/* Of a successful call without `out`. Of a push_pull: piece `index` of the answer, in the order of the
+ * tensor, without gaps. Of parts whose lengths only their givers knew: the part of the group's rank `index`.
+ * The index after the last piece gives BPS_OK and 0 bytes. The memory stays readable until bps_handle_release
+ * or bps_handle_free, also after bps_close. After a failure: the operation's error. */
 BPS_API bps_status bps_handle_view(bps_handle* handle, size_t index, bps_view* view, bps_error* error);
 
 /* Ends the reading in place, once, before bps_close. The tensor may then have its next operation. BPS_OK:
  * what was read was the answer. BPS_PEER_LOST: a server was lost meanwhile; discard what was computed from
- * it. */
+ * it. Parts, see above, are not freed before bps_handle_free. */
 BPS_API bps_status bps_handle_release(bps_handle* handle, bps_error* error);
 
 /* Frees the handle, not the operation, whose buffers must stay valid until it is done or bps_close. A view is

@@ -99,6 +99,107 @@ class Group {
     });
   }
 
+  // Of parts of any length, in memory of the library: Handle::view gives them, one piece for each rank.
+  Handle all_gather(ConstBuffer in) const {
+    return thrown([&](Status& status) { return all_gather(in, status); });
+  }
+  Handle all_gather(ConstBuffer in, Status& status) const {
+    if (!is_bytes(in, "in", status)) return Handle{};
+    const bps_buffer raw_in = in.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_group_all_gather(client_, id_, &raw_in, nullptr, nullptr, 0, handle, error);
+    });
+  }
+
+  // Starts to send bytes to another rank of the group, and to receive them; `tag`: see bps_send.
+  Handle send(ConstBuffer buffer, int destination, std::uint64_t tag = 0) const {
+    return thrown([&](Status& status) { return send(buffer, destination, tag, status); });
+  }
+  Handle send(ConstBuffer buffer, int destination, std::uint64_t tag, Status& status) const {
+    if (!is_bytes(buffer, "buffer", status)) return Handle{};
+    const bps_buffer raw = buffer.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_send(client_, id_, &raw, destination, tag, handle, error);
+    });
+  }
+  Handle receive(Buffer buffer, int source, std::uint64_t tag = 0) const {
+    return thrown([&](Status& status) { return receive(buffer, source, tag, status); });
+  }
+  Handle receive(Buffer buffer, int source, std::uint64_t tag, Status& status) const {
+    if (!is_bytes(buffer, "buffer", status)) return Handle{};
+    const bps_buffer raw = buffer.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_receive(client_, id_, &raw, source, tag, handle, error);
+    });
+  }
+
+  // Starts to give each rank its part of the root's `in`. `part_bytes`: of each, at the root; none: all are
+  // equal.
+  Handle scatter(ConstBuffer in, Buffer out, int root,
+                 const std::vector<std::uint64_t>& part_bytes = {}) const {
+    return thrown([&](Status& status) { return scatter(in, out, root, part_bytes, status); });
+  }
+  Handle scatter(ConstBuffer in, Buffer out, int root, const std::vector<std::uint64_t>& part_bytes,
+                 Status& status) const {
+    const bool gives = bps_rank(client_) == root;
+    if ((gives && !is_bytes(in, "in", status)) || !is_bytes(out, "out", status)) return Handle{};
+    const bps_buffer raw_in = in.raw(), raw_out = out.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_scatter(client_, id_, gives ? &raw_in : nullptr, &raw_out, data_of(part_bytes),
+                         part_bytes.size(), root, handle, error);
+    });
+  }
+
+  // Starts to bring all ranks' `in` to the root's `out`, one after the other.
+  Handle gather(ConstBuffer in, Buffer out, int root,
+                const std::vector<std::uint64_t>& part_bytes = {}) const {
+    return thrown([&](Status& status) { return gather(in, out, root, part_bytes, status); });
+  }
+  Handle gather(ConstBuffer in, Buffer out, int root, const std::vector<std::uint64_t>& part_bytes,
+                Status& status) const {
+    const bool takes = bps_rank(client_) == root;
+    if (!is_bytes(in, "in", status) || (takes && !is_bytes(out, "out", status))) return Handle{};
+    const bps_buffer raw_in = in.raw(), raw_out = out.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_gather(client_, id_, &raw_in, takes ? &raw_out : nullptr, data_of(part_bytes),
+                        part_bytes.size(), root, handle, error);
+    });
+  }
+
+  // Starts to give each rank its part of `in`, and to take one from each into `out`. `in_bytes` and
+  // `out_bytes`: of each; none: all are equal.
+  Handle all_to_all(ConstBuffer in, Buffer out, const std::vector<std::uint64_t>& in_bytes = {},
+                    const std::vector<std::uint64_t>& out_bytes = {}) const {
+    return thrown([&](Status& status) { return all_to_all(in, out, in_bytes, out_bytes, status); });
+  }
+  Handle all_to_all(ConstBuffer in, Buffer out, const std::vector<std::uint64_t>& in_bytes,
+                    const std::vector<std::uint64_t>& out_bytes, Status& status) const {
+    if (!is_bytes(in, "in", status) || !is_bytes(out, "out", status)) return Handle{};
+    if (!in_bytes.empty() && !out_bytes.empty() && in_bytes.size() != out_bytes.size()) {
+      return status = Status(Code::invalid_argument, 64, "`in_bytes` and `out_bytes` differ in their number",
+                             "give the length of one part for each rank of the group"),
+             Handle{};
+    }
+    const bps_buffer raw_in = in.raw(), raw_out = out.raw();
+    const std::size_t count = in_bytes.empty() ? out_bytes.size() : in_bytes.size();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_all_to_all(client_, id_, &raw_in, &raw_out, data_of(in_bytes), data_of(out_bytes), count,
+                            handle, error);
+    });
+  }
+  // The same in memory of the library, as all_gather.
+  Handle all_to_all(ConstBuffer in, const std::vector<std::uint64_t>& in_bytes) const {
+    return thrown([&](Status& status) { return all_to_all(in, in_bytes, status); });
+  }
+  Handle all_to_all(ConstBuffer in, const std::vector<std::uint64_t>& in_bytes, Status& status) const {
+    if (!is_bytes(in, "in", status)) return Handle{};
+    const bps_buffer raw_in = in.raw();
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_all_to_all(client_, id_, &raw_in, nullptr, data_of(in_bytes), nullptr, in_bytes.size(),
+                            handle, error);
+    });
+  }
+
   // Ends the group for this rank, which makes no later calls on it. The name may be used again at once.
   Handle drop() const {
     return thrown([&](Status& status) { return drop(status); });
@@ -130,6 +231,15 @@ class Group {
     if (!buffer.fits(dtype)) return status = detail::wrong_type(what), true;
     if (!buffer.is_sized()) return status = detail::no_length(what), true;
     return false;
+  }
+
+  bool is_bytes(const detail::AnyBuffer& buffer, const char* what, Status& status) const {
+    if (client_ == nullptr) return status = detail::no_client(), false;
+    if (!buffer.is_sized()) return status = detail::no_length(what), false;
+    return true;
+  }
+  static const std::uint64_t* data_of(const std::vector<std::uint64_t>& lengths) {
+    return lengths.empty() ? nullptr : lengths.data();
   }
 
   bps_client* client_ = nullptr;

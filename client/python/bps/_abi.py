@@ -148,6 +148,16 @@ class CBuffer(ctypes.Structure):
     ]
 
 
+class CView(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("pointer", c_void_p),
+        ("bytes", c_size_t),
+        ("offset", c_uint64),
+        ("pieces", c_size_t),
+    ]
+
+
 MODE_DEFAULT = -1
 MEMORY_CUDA = 2  # of bps_memory_kind
 CCallback = ctypes.CFUNCTYPE(None, POINTER(CError), c_void_p)
@@ -184,6 +194,8 @@ FUNCTIONS: List[_Signature] = [
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
     ("bps_group_push_pull", c_int,
      [c_void_p, c_uint32, c_int, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),
+    ("bps_push_pull_many", c_int,
+     [c_void_p, c_uint32, c_int, POINTER(CBuffer), POINTER(CBuffer), c_size_t, c_int, POINTER(c_void_p), _error]),
     ("bps_group_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
     ("bps_group_reduce", c_int,
      [c_void_p, c_uint32, c_int, POINTER(CBuffer), POINTER(CBuffer), c_int, c_int32, POINTER(c_void_p), _error]),
@@ -192,12 +204,24 @@ FUNCTIONS: List[_Signature] = [
       POINTER(c_void_p), _error]),
     ("bps_group_all_gather", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_uint64), c_size_t, POINTER(c_void_p), _error]),
+    ("bps_send", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, c_uint64, POINTER(c_void_p), _error]),
+    ("bps_receive", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, c_uint64, POINTER(c_void_p), _error]),
+    ("bps_scatter", c_int,
+     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_uint64), c_size_t, c_int32, POINTER(c_void_p),
+      _error]),
+    ("bps_gather", c_int,
+     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_uint64), c_size_t, c_int32, POINTER(c_void_p),
+      _error]),
+    ("bps_all_to_all", c_int,
+     [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_uint64), POINTER(c_uint64), c_size_t,
+      POINTER(c_void_p), _error]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),
     ("bps_wait", c_int, [c_void_p, c_int64, _error]),
     ("bps_handle_wait_stream", c_int, [c_void_p, c_void_p, _error]),
     ("bps_then", c_int, [c_void_p, CCallback, c_void_p, _error]),
     ("bps_handle_fd", c_int, [c_void_p, POINTER(c_int), _error]),
     ("bps_handle_ranks", c_uint32, [c_void_p]),
+    ("bps_handle_view", c_int, [c_void_p, c_size_t, POINTER(CView), _error]),
     ("bps_handle_free", None, [c_void_p]),
 ]
 

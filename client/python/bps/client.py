@@ -437,13 +437,17 @@ class Client:
         return handle
 
     @staticmethod
-    def _scaled(given: Memory, scale: Optional[Scale]) -> Any:
+    def _scaled_buffer(given: Memory, scale: Optional[Scale]) -> _abi.CBuffer:
         buffer = given.c_buffer()
         if scale is not None and not isinstance(scale, Scale):
             raise invalid(f"scale is {scale!r}, and is to be a bps.Scale")
         if scale is not None:
             buffer.scale = ctypes.pointer(_abi.CScale(ctypes.sizeof(_abi.CScale), *scale))
-        return ctypes.byref(buffer)
+        return buffer
+
+    @classmethod
+    def _scaled(cls, given: Memory, scale: Optional[Scale]) -> Any:
+        return ctypes.byref(cls._scaled_buffer(given, scale))
 
     @staticmethod
     def _check_op(op: Any) -> None:

@@ -68,14 +68,79 @@ class Group:
                            self._client._scaled(given, scale), self._output(given, output), *self._parts(parts), int(op),
                            int(bool(exact_order)))
 
-    def all_gather(self, source: Any, out: Any, part_bytes: Optional[Sequence[int]] = None) -> Handle:
+    def push_pull_many(self, sources: Sequence[Any], outs: Optional[Sequence[Any]] = None, op: Op = Op.AVERAGE,
+                       scale: "Optional[Scale]" = None) -> Handle:
+        """push_pull of several arrays of one type, with one handle: done when all are."""
+        self._client._check_op(op)
+        if not sources or (outs is not None and len(outs) != len(sources)):
+            raise invalid(f"{self._what('sources')}: {len(sources)} arrays, outs: {0 if outs is None else len(outs)}; give one "
+                          "out for each source, at least one")
+        outputs = [memory_of(one, self._what("outs"), writable=True) for one in (sources if outs is None else outs)]
+        given = outputs if outs is None else [memory_of(one, self._what("sources")) for one in sources]
+        for source, output in zip(given, outputs):
+            self._output(source, output)
+            if source.dtype != given[0].dtype:
+                raise invalid(f"{self._what('sources')} has {given[0].dtype.name.lower()} and {source.dtype.name.lower()}")
+        ins = (_abi.CBuffer * len(given))(*(self._client._scaled_buffer(one, scale) for one in given))
+        places = (_abi.CBuffer * len(given))(*(one.c_buffer() for one in outputs))
+        return self._start((*given, *outputs), _library.get().bps_push_pull_many, int(given[0].dtype), ins, places, len(given),
+                           int(op))
+
+    def all_gather(self, source: Any, out: Any = None, part_bytes: Optional[Sequence[int]] = None) -> Handle:
         """Starts to copy `source` of all ranks into `out` of all ranks, one after the other in the order of the group; returns
         at once. They are contiguous arrays of any type without pointers. part_bytes: of each rank's; None: all as long as
-        `source`."""
+        `source`. Without `out`, on all ranks, each `source` may have any length: Handle.parts gives them."""
         given = memory_of(source, self._what("source"), as_bytes=True)
+        output = None if out is None else memory_of(out, self._what("out"), writable=True, as_bytes=True)
+        return self._start((given,) if output is None else (given, output), _library.get().bps_group_all_gather,
+                           ctypes.byref(given.c_buffer()), self._maybe(output), *self._parts(part_bytes))
+
+    def send(self, array: Any, destination: int, tag: int = 0) -> Handle:
+        """Starts to send the bytes of `array` to another rank of the group; returns at once. The n-th send to it with a tag meets
+        the n-th receive there. Done when it has been received, or, up to 64 KiB, when it has been copied."""
+        memory = memory_of(array, self._what("array"), as_bytes=True)
+        return self._start((memory,), _library.get().bps_send, ctypes.byref(memory.c_buffer()),
+                           self._client._checked_rank(destination, "destination"), self._tag(tag))
+
+    def receive(self, array: Any, source: int, tag: int = 0) -> Handle:
+        """Starts to receive what another rank of the group sends with this tag, as many bytes as `array` has; returns at
+        once."""
+        memory = memory_of(array, self._what("array"), writable=True, as_bytes=True)
+        return self._start((memory,), _library.get().bps_receive, ctypes.byref(memory.c_buffer()),
+                           self._client._checked_rank(source, "source"), self._tag(tag))
+
+    def scatter(self, source: Any, out: Any, root: int = 0, part_bytes: Optional[Sequence[int]] = None) -> Handle:
+        """Starts to give each rank its part of the root's `source`, into its `out`; returns at once. source and part_bytes are
+        ignored elsewhere. part_bytes: of each rank's, in the order of the group; None: all are equal."""
+        is_root = self._client._checked_rank(root) == self._client.rank
         output = memory_of(out, self._what("out"), writable=True, as_bytes=True)
-        return self._start((given, output), _library.get().bps_group_all_gather, ctypes.byref(given.c_buffer()),
-                           ctypes.byref(output.c_buffer()), *self._parts(part_bytes))
+        given = memory_of(source, self._what("source"), as_bytes=True) if is_root else None
+        return self._start((output,) if given is None else (given, output), _library.get().bps_scatter, self._maybe(given),
+                           ctypes.byref(output.c_buffer()), *self._parts(part_bytes if is_root else None), root)
+
+    def gather(self, source: Any, out: Any, root: int = 0, part_bytes: Optional[Sequence[int]] = None) -> Handle:
+        """Starts to bring `source` of all ranks into `out` of the root, one after the other; returns at once. out and
+        part_bytes are ignored elsewhere; part_bytes as in scatter."""
+        is_root = self._client._checked_rank(root) == self._client.rank
+        given = memory_of(source, self._what("source"), as_bytes=True)
+        output = memory_of(out, self._what("out"), writable=True, as_bytes=True) if is_root else None
+        return self._start((given,) if output is None else (given, output), _library.get().bps_gather,
+                           ctypes.byref(given.c_buffer()), self._maybe(output),
+                           *self._parts(part_bytes if is_root else None), root)
+
+    def all_to_all(self, source: Any, out: Any = None, source_bytes: Optional[Sequence[int]] = None,
+                   out_bytes: Optional[Sequence[int]] = None) -> Handle:
+        """Starts to give each rank its part of `source`, and to take one from each into `out`; returns at once. source_bytes:
+        what this rank gives to each, out_bytes: what it takes from each, in the order of the group; None: all are equal.
+        Without `out`, on all ranks, only givers have to know the lengths: Handle.parts gives what came."""
+        given = memory_of(source, self._what("source"), as_bytes=True)
+        output = None if out is None else memory_of(out, self._what("out"), writable=True, as_bytes=True)
+        gives, count = self._parts(source_bytes)
+        takes, taken = self._parts(out_bytes)
+        if gives is not None and takes is not None and count != taken:
+            raise invalid(f"{self._what('source')} has {count} parts, and out {taken}")
+        return self._start((given,) if output is None else (given, output), _library.get().bps_all_to_all,
+                           ctypes.byref(given.c_buffer()), self._maybe(output), gives, takes, max(count, taken))
 
     def barrier(self, timeout_s: Optional[float] = None) -> None:
         """Returns when every rank of the group has called it as often as this one."""
@@ -105,6 +170,15 @@ class Group:
         if not all(hasattr(part, "__index__") and operator.index(part) >= 0 for part in parts):
             raise invalid(f"the parts of a call on group {self.name!r} are {parts!r}, and are to be numbers of elements")
         return (ctypes.c_uint64 * len(parts))(*(operator.index(part) for part in parts)), len(parts)
+
+    @staticmethod
+    def _maybe(memory: Optional[Memory]) -> Any:
+        return None if memory is None else ctypes.byref(memory.c_buffer())
+
+    def _tag(self, tag: int) -> int:
+        if not hasattr(tag, "__index__") or not 0 <= operator.index(tag) < 1 << 64:
+            raise invalid(f"{self._what('tag')} is {tag!r}, and is to be a number from 0 to 2**64 - 1")
+        return operator.index(tag)
 
     def _tensor(self, dtype: DType, count: int) -> Tensor:
         return Tensor(-1, f"group {self.name!r}", dtype, count)

@@ -176,6 +176,19 @@ class Handle:
         """How many ranks were really summed; 0 until it has ended well, and of a drop."""
         return int(_library.get().bps_handle_ranks(self._raw))
 
+    def parts(self) -> List[memoryview]:
+        """Of an all_gather or all_to_all without `out` that has ended well: the bytes of each rank's part, in the order of the
+        group. They lie in memory of the library, which is freed with the last of these views and the handle."""
+        views: List[memoryview] = []
+        view = _abi.CView(struct_size=ctypes.sizeof(_abi.CView))
+        while not views or len(views) < view.pieces:
+            error = _library.new_error()
+            _library.check(_library.get().bps_handle_view(self._raw, len(views), ctypes.byref(view), ctypes.byref(error)), error)
+            memory = (ctypes.c_ubyte * view.bytes).from_address(view.pointer or 0) if view.bytes else (ctypes.c_ubyte * 0)()
+            memory.handle = self  # type: ignore[attr-defined]  # alive as long as the memory
+            views.append(memoryview(memory).cast("B"))
+        return views
+
     def _let_go(self, status: int) -> None:
         keep_if_touched(self._memory, status)
         self._memory = ()

@@ -10,3 +10,9 @@ class CallsTest(WorkerTest):
             with self.subTest(size=size, **env):
                 for worker in self.run_all(size, "calls", servers=2, **env):
                     self.assertIn("right", worker.text())
+
+    def test_messages(self):
+        for size, env in ((2, {}), (3, {"BPS_TRANSPORT": "tcp"}), (4, {}), (1, {})):
+            with self.subTest(size=size, **env):
+                for worker in self.run_all(size, "messages", servers=2, **env):
+                    self.assertIn("right", worker.text())

@@ -70,5 +70,89 @@ def calls():
     print("right")
 
 
+def part(giver, taker, step, count):
+    return gradient(giver * 64 + taker, step, count).astype("f4")
+
+
+def exchanges(group, rank, ranks, step):
+    """scatter, gather and all_to_all of random lengths, of which the last two know them or not."""
+    place, size = ranks.index(rank), len(ranks)
+    random = numpy.random.default_rng(step)
+    lengths = random.integers(0, (5, 3000, 70_000)[step % 3], (size, size))  # [giver][taker]
+    if step % 4 == 0:
+        lengths[:] = lengths[0][0]
+    root = ranks[step % size]
+    at = ranks.index(root)
+    given = numpy.concatenate([part(rank, ranks[to], step, lengths[place][to]) for to in range(size)])
+    expected = numpy.concatenate([part(ranks[giver], rank, step, lengths[giver][place]) for giver in range(size)])
+    give, take = [4 * int(n) for n in lengths[place]], [4 * int(n) for n in lengths[:, place]]
+    mine = numpy.zeros(lengths[at][place], "f4")
+    out = numpy.zeros_like(expected)
+    to_root = part(rank, root, step, lengths[place][at])
+    gathered = numpy.zeros(lengths[:, at].sum() if rank == root else 0, "f4")
+    handles = [group.scatter(given, mine, root, give), group.gather(to_root, gathered, root, take),
+               group.all_to_all(given, out, give, take)]
+    views = [group.all_to_all(given, source_bytes=give), group.all_gather(to_root)]
+    for handle in reversed(handles + views):
+        handle.wait()
+    assert mine.tobytes() == part(root, rank, step, lengths[at][place]).tobytes(), step
+    assert out.tobytes() == expected.tobytes(), step
+    if rank == root:
+        parts = [part(ranks[giver], root, step, lengths[giver][at]) for giver in range(size)]
+        assert gathered.tobytes() == numpy.concatenate(parts).tobytes(), step
+    whole = views[0].parts()
+    assert b"".join(whole) == expected.tobytes() and [len(one) for one in whole] == take, step
+    for giver, one in enumerate(views[1].parts()):
+        assert bytes(one) == part(ranks[giver], root, step, lengths[giver][at]).tobytes(), step
+
+
+def messages():
+    """Sends and receives in any order, exchanges of any lengths, and what is refused."""
+    with bps.Client() as client:
+        rank, size = client.rank, client.world_size
+        odd = [other for other in reversed(range(size)) if other % 2 == 1]
+        groups = [(client.world, list(range(size)))] + ([(client.group("odd", odd), odd)] if rank in odd else [])
+        for group, ranks in groups:
+            for step in range(12):
+                exchanges(group, rank, ranks, step)
+        others = [other for other in range(size) if other != rank]
+        handles, arrays = [], {}
+        for tag in reversed(range(40)):
+            for other in others:
+                arrays[other, tag] = numpy.zeros(tag * tag * 37, "f4")
+                handles.append(client.world.receive(arrays[other, tag], other, tag))
+        for tag in range(40):
+            for other in others:
+                handles.append(client.world.send(part(rank, other, tag, tag * tag * 37), other, tag))
+        for handle in handles:
+            handle.wait()
+        for (other, tag), array in arrays.items():
+            assert array.tobytes() == part(other, rank, tag, tag * tag * 37).tobytes(), (other, tag)
+        for count in range(3000):  # memory is used again
+            peer = rank ^ 1
+            if peer < size:
+                client.world.send(numpy.full(3, count, "i4"), peer)
+                array = numpy.zeros(3, "i4")
+                client.world.receive(array, peer).wait()
+                assert (array == count).all()
+        many = [numpy.full(count, rank + 1, "f4") for count in (0, 5, 3000, 5)]
+        client.world.push_pull_many(many, op=bps.Op.SUM).wait()
+        assert all((one == size * (size + 1) / 2).all() for one in many)
+        fails("the other end is this rank itself", lambda: client.world.send(b"abc", rank), bps.Code.INVALID_ARGUMENT)
+        fails("destination 99 is no rank", lambda: client.world.send(b"abc", 99), bps.Code.INVALID_ARGUMENT)
+        fails("tag of a call on group 'world' is -1", lambda: client.world.send(b"abc", 0, -1), bps.Code.INVALID_ARGUMENT)
+        fails("cannot divide equally" if size > 1 else "have not the same sum",
+              lambda: client.world.all_to_all(bytes(size + 1), bytearray(size + 1), None if size > 1 else [5]),
+              bps.Code.INVALID_ARGUMENT)
+        fails("give one out for each source", lambda: client.world.push_pull_many([]), bps.Code.INVALID_ARGUMENT)
+        if size > 1 and rank < 2:
+            array = bytearray(100_000 + rank)
+            meet = client.world.send if rank == 0 else client.world.receive
+            fails("messages from rank 0 to rank 1 with tag 77 in group 'world': .*of 10000[01] u8.*of 10000[01] u8",
+                  lambda: meet(array, 1 - rank, 77).wait())
+        client.world.barrier()
+    print("right")
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

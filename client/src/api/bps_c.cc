@@ -7,65 +7,13 @@
 
 #include "client/src/api/c_client.h"
 #include "client/src/api/c_error.h"
+#include "client/src/api/c_operation.h"
 #include "client/src/api/c_options.h"
 #include "proto/base/config/env.h"
 #include "proto/base/memory/address_space.h"
 
 namespace bps {
 namespace {
-
-// `scale`: where that of the input of a reduction is to be found; null: there may be none.
-Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& given,
-                   const bps_scale** scale = nullptr) {
-  if (buffer == nullptr) return invalid(std::string("buffer '") + what + "' is NULL");
-  if (buffer->struct_size < offsetof(bps_buffer, kind)) {
-    return invalid(fmt::format("struct_size of buffer '{}' is {}", what, buffer->struct_size),
-                   "set it to sizeof(bps_buffer)");
-  }
-  const bps_buffer full =
-      full_struct(buffer, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr, nullptr});
-  const bool is_host = full.kind == BPS_MEMORY_HOST || full.kind == BPS_MEMORY_HOST_PINNED;
-  if (!is_host && full.kind != BPS_MEMORY_CUDA)
-    return invalid(fmt::format("buffer '{}' has the unknown memory kind {}", what, full.kind));
-  if (full.scale != nullptr && scale == nullptr)
-    return invalid(fmt::format("buffer '{}' has a scale", what), "only the input of a reduction has one");
-  if (scale != nullptr) *scale = full.scale;
-  given.bytes = {static_cast<std::byte*>(full.pointer), full.bytes};
-  given.memory = is_host ? MemoryKind::host : MemoryKind::cuda;
-  given.device = full.device;
-  given.stream = full.stream;
-  return {};
-}
-
-// By reference: only number_of may read an enum of a C program.
-Status read_operation(const bps_reduce_op& operation, Operation& given) {
-  const auto code = number_of(operation);
-  if (code < BPS_SUM || code >= kOperationCount) return invalid(fmt::format("operation {} is unknown", code));
-  given = static_cast<Operation>(code);
-  return {};
-}
-
-// What a reduction is given.
-Status read_reduction(const bps_buffer* in, const bps_reduce_op& operation, Request& request) {
-  const bps_scale* given = nullptr;
-  if (Status status = read_buffer(in, "in", request.in, &given); !status.ok()) return status;
-  if (Status status = read_operation(operation, request.call.operation); !status.ok()) return status;
-  if (given == nullptr) return {};
-  if (given->struct_size < sizeof(bps_scale)) {
-    return invalid(fmt::format("struct_size of the scale of buffer 'in' is {}", given->struct_size),
-                   "begin with BPS_SCALE_INIT");
-  }
-  const bps_scale scale = full_struct(given, BPS_SCALE_INIT);
-  const bool is_average = request.call.operation == Operation::average;
-  if (!is_average && scale.weight != 1) {
-    return invalid(fmt::format("the scale of buffer 'in' has a weight of {}, and the operation is no average",
-                               scale.weight),
-                   "give a prescale, or use BPS_AVERAGE");
-  }
-  request.scale = {is_average ? scale.prescale * scale.weight : scale.prescale, scale.weight,
-                   scale.postscale};
-  return {};
-}
 
 Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t index,
                                       const ClientConfig& config) {
@@ -116,21 +64,9 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
-// Before its operation has begun, which nothing may hide from the program then.
-std::unique_ptr<bps_handle> make_handle(const bps_client* client, TensorId tensor, bool has_view,
-                                        MemoryKind memory) {
-  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, tensor, false, has_view, memory,
-                                                    client->client->operation_timeout(),
-                                                    client->client->fork_mark()});
-}
-
 Status begin(const bps_client* client, Request&& request, bps_handle** handle) {
-  auto made = make_handle(client, request.tensor, request.view, request.memory());
-  auto record = client->client->begin(std::move(request));
-  if (!record) return record.error();
-  made->record = std::move(record).value();
-  *handle = made.release();
-  return {};
+  return hand_over(make_handle(client, request.tensor, request.view, request.memory()), handle,
+                   [&] { return client->client->begin(std::move(request)); });
 }
 
 // What each operation does alike; `fill(Request&)` gives it its call and its buffers.
@@ -145,84 +81,6 @@ bps_status start(bps_client* client, bps_tensor tensor, bps_handle** handle, bps
     if (Status status = fill(request); !status.ok()) return status;
     return begin(client, std::move(request), handle);
   });
-}
-
-// The same of calls on groups; `fill(Request&, parts)`. `dtype`: null of copies.
-template <class Fill>
-bps_status start_on_group(bps_client* client, bps_group group, const bps_dtype* dtype, bps_handle** handle,
-                          bps_error* error, Fill fill) {
-  return guarded(error, [&]() -> Status {
-    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
-    *handle = nullptr;
-    if (Status status = usable(client); !status.ok()) return status;
-    GroupRequest request;
-    request.group = GroupId{group};
-    request.dtype = DType::u8;
-    if (dtype != nullptr) {
-      const auto value = number_of(*dtype);
-      if (value < 0 || value >= kDTypeCount) return invalid(fmt::format("the dtype {} is unknown", value));
-      request.dtype = static_cast<DType>(value);
-    }
-    if (Status status = fill(request.request, request.parts); !status.ok()) return status;
-    auto made = make_handle(client, {}, false, MemoryKind::host);
-    made->on_group = true;
-    auto record = client->client->begin_call(std::move(request));
-    if (!record) return record.error();
-    made->record = std::move(record).value();
-    *handle = made.release();
-    return {};
-  });
-}
-
-template <class Fill>
-bps_status start_call(bps_client* client, bps_group group, const bps_dtype* dtype, bps_handle** handle,
-                      bps_error* error, Fill fill) {
-  return start_on_group(client, group, dtype, handle, error,
-                        [&](Request& request, std::vector<std::uint64_t>&) { return fill(request); });
-}
-
-// Of parts: those that are given, or the smaller buffer's length for each rank.
-template <class Fill>
-bps_status start_parts(bps_client* client, bps_group group, const bps_dtype* dtype,
-                       const std::uint64_t* given, std::size_t count, bps_handle** handle, bps_error* error,
-                       Fill fill) {
-  return start_on_group(client, group, dtype, handle, error,
-                        [&](Request& request, std::vector<std::uint64_t>& parts) -> Status {
-                          if (Status status = fill(request); !status.ok()) return status;
-                          if (given == nullptr && count > 0)
-                            return invalid(fmt::format("there are {} parts, and no list of them", count));
-                          if (given != nullptr && (count == 0 || count > kMaxWorldSize))
-                            return invalid(fmt::format("there are {} parts", count),
-                                           "give one number for each rank, or one for all");
-                          const bool gathers = request.call.kind == RoundKind::all_gather;
-                          const std::size_t width = dtype == nullptr ? 1 : bps_dtype_size(*dtype);
-                          if (given == nullptr) {
-                            parts = {(gathers ? request.in : request.out).bytes.size() / width};
-                          } else {
-                            parts = Parts::shortest({given, given + count});
-                          }
-                          return {};
-                        });
-}
-
-Result<GroupSpec> group_spec(const bps_group_spec* given) {
-  if (given == nullptr) return invalid("spec is NULL");
-  if (given->struct_size < sizeof given->struct_size)
-    return invalid(fmt::format("struct_size of the spec is {}", given->struct_size),
-                   "begin with BPS_GROUP_SPEC_INIT");
-  const bps_group_spec full = full_struct(given, BPS_GROUP_SPEC_INIT);
-  if (full.name == nullptr || full.name[0] == 0) return invalid("the group has no name");
-  if (full.ranks == nullptr && full.rank_count > 0)
-    return invalid(fmt::format("group '{}' has {} ranks, and no list of them", full.name, full.rank_count));
-  if (full.ranks != nullptr && (full.rank_count == 0 || full.rank_count > kMaxWorldSize))
-    return invalid(fmt::format("group '{}' has {} ranks", full.name, full.rank_count),
-                   fmt::format("give 1 to {} ranks, or NULL", kMaxWorldSize));
-  GroupSpec spec;
-  spec.name = full.name;
-  spec.priority = full.priority;
-  for (std::size_t i = 0; i < full.rank_count; ++i)
-    spec.ranks.emplace_back(static_cast<std::uint32_t>(full.ranks[i]));
-  return spec;
 }
 
 const char* name_of(LocalGrouping grouping) {
@@ -434,44 +292,8 @@ bps_status bps_drop(bps_client* client, bps_tensor tensor, bps_handle** handle, 
     if (handle != nullptr) *handle = nullptr;
     if (Status status = usable(client); !status.ok()) return status;
     const TensorId id{tensor};
-    std::unique_ptr<bps_handle> made;
-    if (handle != nullptr) made = make_handle(client, id, false, MemoryKind::host);
-    auto record = client->client->drop(id);
-    if (!record) return record.error();
-    if (made == nullptr) return {};
-    made->record = std::move(record).value();
-    *handle = made.release();
-    return {};
-  });
-}
-
-bps_status bps_declare_group(bps_client* client, const bps_group_spec* spec, bps_group* group,
-                             bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (group == nullptr) return invalid("group is NULL: there is no place for the result");
-    if (Status status = usable(client); !status.ok()) return status;
-    auto read = group_spec(spec);
-    if (!read) return read.error();
-    const auto declared = client->client->groups().declare(std::move(read).value());
-    if (!declared) return declared.error();
-    *group = declared->value;
-    return {};
-  });
-}
-
-bps_status bps_drop_group(bps_client* client, bps_group group, bps_handle** handle, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (handle != nullptr) *handle = nullptr;
-    if (Status status = usable(client); !status.ok()) return status;
-    std::unique_ptr<bps_handle> made;
-    if (handle != nullptr) made = make_handle(client, {}, false, MemoryKind::host);
-    auto record = client->client->groups().drop(GroupId{group});
-    if (!record) return record.error();
-    if (made == nullptr) return {};
-    made->on_group = true;
-    made->record = std::move(record).value();
-    *handle = made.release();
-    return {};
+    return hand_over(make_handle(client, id, false, MemoryKind::host), handle,
+                     [&] { return client->client->drop(id); });
   });
 }
 
@@ -543,57 +365,6 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
     request.call = RoundCall::broadcast(Rank{static_cast<std::uint32_t>(root)});
     return read_buffer(buffer, "buffer", request.out);
   });
-}
-
-bps_status bps_group_push_pull(bps_client* client, bps_group group, bps_dtype dtype, const bps_buffer* in,
-                               const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
-                               bps_error* error) {
-  return start_call(client, group, &dtype, handle, error, [&](Request& request) -> Status {
-    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
-    return read_buffer(out, "out", request.out);
-  });
-}
-
-bps_status bps_group_broadcast(bps_client* client, bps_group group, const bps_buffer* buffer, int32_t root,
-                               bps_handle** handle, bps_error* error) {
-  return start_call(client, group, nullptr, handle, error, [&](Request& request) -> Status {
-    request.call = RoundCall::broadcast(Rank{static_cast<std::uint32_t>(root)});
-    return read_buffer(buffer, "buffer", request.out);
-  });
-}
-
-bps_status bps_group_reduce(bps_client* client, bps_group group, bps_dtype dtype, const bps_buffer* in,
-                            const bps_buffer* out, bps_reduce_op operation, int32_t root, bps_handle** handle,
-                            bps_error* error) {
-  return start_call(client, group, &dtype, handle, error, [&](Request& request) -> Status {
-    request.call = RoundCall::reduce(Operation::sum, Rank{static_cast<std::uint32_t>(root)});
-    if (Status status = read_reduction(in, operation, request); !status.ok()) return status;
-    return root == bps_rank(client) ? read_buffer(out, "out", request.out) : Status();
-  });
-}
-
-bps_status bps_group_reduce_scatter(bps_client* client, bps_group group, bps_dtype dtype,
-                                    const bps_buffer* in, const bps_buffer* out, const uint64_t* parts,
-                                    size_t part_count, bps_reduce_op operation, int exact_order,
-                                    bps_handle** handle, bps_error* error) {
-  return start_parts(client, group, &dtype, parts, part_count, handle, error,
-                     [&](Request& request) -> Status {
-                       request.call = RoundCall::reduce_scatter(Operation::sum, exact_order != 0);
-                       if (Status status = read_reduction(in, operation, request); !status.ok())
-                         return status;
-                       return read_buffer(out, "out", request.out);
-                     });
-}
-
-bps_status bps_group_all_gather(bps_client* client, bps_group group, const bps_buffer* in,
-                                const bps_buffer* out, const uint64_t* part_bytes, size_t part_count,
-                                bps_handle** handle, bps_error* error) {
-  return start_parts(client, group, nullptr, part_bytes, part_count, handle, error,
-                     [&](Request& request) -> Status {
-                       request.call = RoundCall::all_gather();
-                       if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
-                       return read_buffer(out, "out", request.out);
-                     });
 }
 
 }  // extern "C"

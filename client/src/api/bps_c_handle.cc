@@ -16,8 +16,8 @@ namespace {
 Status viewable(const bps_handle* handle) {
   if (Status status = usable(handle); !status.ok()) return status;
   if (!handle->has_view) {
-    return invalid("the operation is no push_pull with a NULL `out`, so there is no view of its answer",
-                   "give bps_push_pull a NULL `out` to read the answer in place");
+    return invalid("the operation was given an `out`, or has none, so there is no view of its answer",
+                   "give bps_push_pull, bps_group_all_gather or bps_all_to_all a NULL `out`");
   }
   if (!handle->record->done()) return invalid("the operation has not ended yet", "wait for it first");
   return handle->record->result();
@@ -26,7 +26,7 @@ Status viewable(const bps_handle* handle) {
 Error no_view() { return invalid("the view has been released already"); }
 
 void give_back(const bps_handle& handle, std::shared_ptr<const AnswerView> view) {
-  if (view == nullptr) return;
+  if (view == nullptr || handle.on_group) return;
   if (const auto client = handle.client.lock()) client->release(handle.tensor, std::move(view));
 }
 

@@ -235,6 +235,13 @@ void groups(bps::Client& client) {
     on.reduce_scatter(bps::DType::f32, in, out).wait(30s);
     on.all_gather(in, out, {12}).wait(30s);
     check(out == in, "calls of parts");
+    on.scatter(in, out, 0).wait(30s);
+    on.gather(in, out, 0, {12}).wait(30s);
+    on.all_to_all(in, out).wait(30s);
+    const bps::Handle gathered = on.all_gather(in);
+    gathered.wait(30s);
+    check(gathered.view().size() == 1 && gathered.view()[0].bytes == 12, "parts in memory of the library");
+    on.all_to_all(in, {12}).wait(30s);
     std::vector<float> none;
     on.push_pull(bps::DType::f32, none, none).wait(30s);
   }
@@ -245,6 +252,11 @@ void groups(bps::Client& client) {
   check(!group.push_pull(bps::DType::f32, in.data(), out.data(), bps::Op::sum, status) &&
             status.code() == bps::Code::invalid_argument,
         "a call without a length");
+  check(!group.send(in, 0, 7, status) && status.code() == bps::Code::invalid_argument, "a send to itself");
+  check(!group.receive(out, 1, 7, status) && status.code() == bps::Code::invalid_argument,
+        "a receive from nobody");
+  check(!group.all_to_all(in, out, {12}, {4, 8}, status) && status.code() == bps::Code::invalid_argument,
+        "lengths of other groups");
   client.group("mine", {}, 0, status);
   check(status.code() == bps::Code::invalid_argument, "a name that is in use");
   group.drop().wait(30s);

@@ -55,39 +55,80 @@ GroupCalls::GroupCalls(EventLoop& loop, Owner& owner) : loop_(loop), owner_(owne
 GroupCalls::~GroupCalls() { loop_.cancel(timer_); }
 
 GroupId GroupCalls::add(GroupSpec spec) {
-  const GroupId id{static_cast<std::uint32_t>(groups_.size())};
-  groups_.push_back(std::make_unique<Group>());
-  groups_.back()->id = id;
-  groups_.back()->spec = std::move(spec);
+  const GroupId id = next_group_;
+  next_group_ = GroupId{id.value + 1};
+  BPS_ASSERT(id.value < kFirstChannel);
+  groups_[id] = std::make_unique<Group>();
+  groups_[id]->id = id;
+  groups_[id]->spec = std::move(spec);
   return id;
+}
+
+GroupId GroupCalls::add_channel(ChannelSpec spec) {
+  const GroupId id = next_channel_;
+  next_channel_ = GroupId{id.value + 1};
+  Group& parent = *find(spec.of);
+  parent.channels.insert(id);
+  groups_[id] = std::make_unique<Group>();
+  groups_[id]->id = id;
+  groups_[id]->spec = {"", std::move(spec.ranks), parent.spec.priority};
+  groups_[id]->channel = std::move(spec);
+  return id;
+}
+
+GroupCalls::Group* GroupCalls::find(GroupId id) const {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.get();
+}
+
+const GroupSpec* GroupCalls::spec(GroupId id) const {
+  const Group* const group = find(id);
+  return group == nullptr || group->is_dropped ? nullptr : &group->spec;
+}
+
+Result<GroupCalls::Group*> GroupCalls::usable(GroupId id) const {
+  if (failure_) return *failure_;
+  Group* const group = find(id);
+  if (group == nullptr || group->is_dropped) return dropped_error(id);
+  if (group->failure) return *group->failure;
+  return group;
 }
 
 // ---- calls ----
 
-Status GroupCalls::begin(GroupRequest&& request) {
-  BPS_ASSERT(request.group.value < groups_.size());
-  if (failure_) return *failure_;
-  if (is_gone(request.group)) return dropped_error(request.group);
-  Group& group = *groups_[request.group.value];
-  if (group.failure) return *group.failure;
+GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::size_t parts) {
   const std::uint64_t number = group.next_number++;
-  const std::uint64_t count = request.count();
-  const std::vector<CallPiece> pieces =
-      group.plan.next(number, request.request.call, request.dtype, count, request.parts);
-  if (group.plan.retired() != 0) retire(group, group.plan.retired());
   Call& call = group.calls[number];
-  call.said = {number, request.request.call, request.dtype, count, hash_of(request.parts)};
+  const RoundCall& called = request.request.call;
+  call.said = {number, called, request.dtype, called.is_exchange() || request.given ? 0 : request.count(),
+               request.given          ? kUnknownParts
+               : called.is_of_parts() ? hash_of(request.parts)
+                                      : 0};
   call.ticket = request.ticket;
   call.since = loop_.now();
-  call.left = pieces.size();
+  call.left = parts;
   call.done = std::exchange(request.request.done, nullptr);
   open_.insert(group.id);
   if (!timer_) timer_ = loop_.after(kPatience / 2, [this] { watch(); });
   if (!group.is_asked) declare_group(group);
+  return call;
+}
+
+Status GroupCalls::begin(GroupRequest&& request) {
+  const auto found = usable(request.group);
+  if (!found) return found.error();
+  Group& group = **found;
+  const std::uint64_t count = request.count();
+  const std::vector<CallPiece> pieces =
+      group.plan.next(group.next_number, request.request.call, request.dtype, count, request.parts);
+  if (group.plan.retired() != 0) retire(group, group.plan.retired());
+  const std::uint64_t number = open(group, request, pieces.size()).said.number;
+  // Of a part of another call: that one's, or two that differ would meet.
+  if (request.request.number == 0) request.request.number = number;
+  request.request.whole = count;
   for (const CallPiece& piece : pieces) {
-    Request part = request.request;
-    part.number = number;
-    part.whole = count;
+    const bool is_last = &piece == &pieces.back();
+    Request part = is_last ? std::move(request.request) : request.request;
     if (pieces.size() > 1) cut(part.in, piece, size_of(request.dtype));
     if (pieces.size() > 1) cut(part.out, piece, size_of(request.dtype));
     Slot& slot = slot_of(group, piece.slot);
@@ -95,6 +136,16 @@ Status GroupCalls::begin(GroupRequest&& request) {
     pump(group, slot);
   }
   return {};
+}
+
+Result<std::uint64_t> GroupCalls::begin_parts(GroupRequest&& request, std::size_t parts) {
+  const auto found = usable(request.group);
+  if (!found) return found.error();
+  return open(**found, request, parts).said.number;
+}
+
+void GroupCalls::end_part(GroupId group, std::uint64_t number, const Result<std::uint32_t>& weight) {
+  end_piece(*find(group), number, weight);
 }
 
 void GroupCalls::pump(Group& group, Slot& slot) {
@@ -152,18 +203,36 @@ void GroupCalls::end_queue(Group& group, Slot& slot, const Error& error) {
 
 void GroupCalls::declare_group(Group& group) {
   group.is_asked = true;
-  owner_.declare_slots({declaration_of(group.spec, group_tensor_name(group.spec.name))},
-                       [this, &group](const Result<std::vector<TensorId>>& ids) {
-                         if (!ids) {
-                           fail_group(group, ids.error());
-                           return on_dropped(group, 1 + std::exchange(group.undeclared, {}).size(), {});
-                         }
-                         group.tensor = ids->front();
-                         by_tensor_[*group.tensor] = &group;
-                         declare(group, std::exchange(group.undeclared, {}));
-                         if (group.failure) owner_.fail_slot(*group.tensor, *group.failure);
-                         if (group.is_dropped && group.calls.empty()) drop(group, *group.tensor);
-                       });
+  if (group.channel) {
+    Group& parent = *find(group.channel->of);
+    if (!parent.is_asked) declare_group(parent);
+    if (!parent.tensor) {
+      parent.unnamed.push_back(group.id);
+      return;
+    }
+    group.spec.name = group.channel->name(parent.spec.name, *parent.tensor);
+  }
+  owner_.declare_slots(
+      {declaration_of(group.spec, group_tensor_name(group.spec.name))},
+      [this, &group](const Result<std::vector<TensorId>>& ids) { on_group_declared(group, ids); });
+}
+
+void GroupCalls::on_group_declared(Group& group, const Result<std::vector<TensorId>>& ids) {
+  const std::vector<GroupId> unnamed = std::exchange(group.unnamed, {});
+  if (!ids) {
+    fail_group(group, ids.error());
+    on_dropped(group, 1 + std::exchange(group.undeclared, {}).size(), {});
+    for (const GroupId channel : unnamed)
+      on_group_declared(*find(channel), ids);
+    return;
+  }
+  group.tensor = ids->front();
+  by_tensor_[*group.tensor] = &group;
+  declare(group, std::exchange(group.undeclared, {}));
+  for (const GroupId channel : unnamed)
+    declare_group(*find(channel));
+  if (group.failure) owner_.fail_slot(*group.tensor, *group.failure);
+  if (group.is_dropped && group.calls.empty()) drop(group, *group.tensor);
 }
 
 // The first use of one declares as many more as there are, so that few calls wait for that.
@@ -239,6 +308,9 @@ void GroupCalls::part(Group& group, const Error& error) {
   if (group.parted || group.failure) return;
   group.parted = error;
   group.parted_at = loop_.now();
+  // A call that consists of messages may be another one there: that comes first.
+  Group* const parent = group.channel && group.channel->fails_group ? find(group.channel->of) : nullptr;
+  if (parent != nullptr) say(*parent, true);
   say(group, true);
   owner_.fail_slot(*group.tensor, error);
 }
@@ -252,6 +324,10 @@ void GroupCalls::fail_group(Group& group, const Error& error) {
     if (slot.under_way != 0) owner_.fail_slot(*slot.tensor, error);
   }
   end_all(group, error);
+  for (const GroupId channel : std::set<GroupId>(group.channels))
+    fail_group(*find(channel), error);
+  if (!group.channel || !group.channel->fails_group || error.code == ErrorCode::peer_lost) return;
+  if (Group* const parent = find(group.channel->of)) fail_group(*parent, error);
 }
 
 // But for what is in a round.
@@ -264,18 +340,18 @@ void GroupCalls::end_all(Group& group, const Error& error) {
 
 void GroupCalls::fail(const Error& error) {
   failure_ = error;
-  for (const auto& group : groups_) {
-    if (group == nullptr || group->failure) continue;
+  for (const auto& [id, group] : groups_) {
+    if (group->failure) continue;
     group->failure = error;
     end_all(*group, error);
   }
 }
 
 Status GroupCalls::drop(GroupId id, std::function<void(Status)> done) {
-  BPS_ASSERT(id.value < groups_.size());
   if (failure_) return *failure_;
-  if (is_gone(id)) return dropped_error(id);
-  Group& group = *groups_[id.value];
+  Group* const found = find(id);
+  if (found == nullptr || found->is_dropped) return dropped_error(id);
+  Group& group = *found;
   group.is_dropped = true;
   group.dropped = std::move(done);
   if (group.calls.empty()) drop_tensors(group);
@@ -306,6 +382,8 @@ void GroupCalls::sweep_later(Group& group) {
 }
 
 void GroupCalls::drop_tensors(Group& group) {
+  for (const GroupId channel : group.channels)
+    (void)drop(channel, nullptr);
   group.undropped = group.slots.size() + (group.is_asked ? 1 : 0);
   if (group.undropped == 0) {
     owner_.post_call([this, &group] { on_dropped(group, 0, {}); });
@@ -328,9 +406,15 @@ void GroupCalls::on_dropped(Group& group, std::size_t tensors, const Status& sta
   if (!group.is_dropped || !group.calls.empty()) return;
   group.undropped -= tensors;
   // Nothing of it comes any more then, but for what is posted.
-  if (group.undropped == 0) owner_.post_call([this, id = group.id] { groups_[id.value].reset(); });
+  if (group.undropped == 0) owner_.post_call([this, id = group.id] { forget(id); });
   if (group.undropped > 0 && status.ok()) return;
   if (const auto done = std::exchange(group.dropped, nullptr)) done(status);
+}
+
+void GroupCalls::forget(GroupId id) {
+  const Group& group = *find(id);
+  if (Group* const parent = group.channel ? find(group.channel->of) : nullptr) parent->channels.erase(id);
+  groups_.erase(id);
 }
 
 // ---- the scheduler hears of calls that wait ----
@@ -338,7 +422,7 @@ void GroupCalls::on_dropped(Group& group, std::size_t tensors, const Status& sta
 void GroupCalls::watch() {
   timer_ = {};
   for (const GroupId id : std::set<GroupId>(open_)) {
-    Group* const group = groups_[id.value].get();
+    Group* const group = find(id);
     if (group->calls.empty()) continue;
     if (group->parted && loop_.now() - group->parted_at >= kPatience) {
       fail_group(*group, *group->parted);
@@ -351,7 +435,7 @@ void GroupCalls::watch() {
 
 void GroupCalls::say_again() {
   for (const GroupId id : open_) {
-    Group& group = *groups_[id.value];
+    Group& group = *find(id);
     if (group.told_to != 0) say(group, true);
   }
 }
@@ -373,21 +457,28 @@ void GroupCalls::say(Group& group, bool again) {
 }
 
 std::optional<GroupCalls::Description> GroupCalls::describe(std::uint64_t ticket) const {
-  for (const GroupId id : open_) {
-    const Group* const group = groups_[id.value].get();
-    for (const auto& [number, call] : group->calls) {
+  std::optional<Description> out;
+  for (const GroupId id : open_) {  // channels come last
+    const Group& group = *find(id);
+    for (const auto& [number, call] : group.calls) {
       if (call.ticket != ticket) continue;
-      Description out;
-      out.text =
-          fmt::format("call {} in group '{}'",
-                      call_text(number, call.said.call, call.said.dtype, call.said.count), group->spec.name);
-      for (const auto& [which, slot] : group->slots) {
-        if (slot.under_way == number) out.slot = slot.tensor;
+      if (!out) out = {describe(group, call), std::nullopt};
+      for (const auto& [which, slot] : group.slots) {
+        if (slot.under_way == number) out->slot = slot.tensor;
       }
-      return out;
     }
   }
-  return std::nullopt;
+  return out;
+}
+
+std::string GroupCalls::describe(const Group& group, const Call& call) const {
+  const OpenCall& said = call.said;
+  const std::string text = call_text(said.number, said.call, said.dtype, said.count);
+  if (!group.channel) return fmt::format("call {} in group '{}'", text, group.spec.name);
+  // It gets its name with its group's tensor.
+  if (group.spec.name.empty())
+    return fmt::format("call {} in a channel of group '{}'", text, find(group.channel->of)->spec.name);
+  return fmt::format("call {} ({})", text, describe_group(group_tensor_name(group.spec.name)));
 }
 
 }  // namespace bps

@@ -10,6 +10,10 @@
 //
 // The group is a tensor itself, of no elements: it fails, and is dropped, as tensors are.
 //
+// A group may have channels (decision 0041): groups of some or all of its ranks, with numbers of their own,
+// which fail with it. A call may consist of calls on channels: it has a number, is compared as others are,
+// and has no round.
+//
 // Owner: ClientEngine. Lives on: client loop. No callback runs inside the call that asked for it. Limits: as
 // many rounds as there are slots; what waits for a slot costs its record only.
 #pragma once
@@ -34,10 +38,27 @@ namespace bps {
 // A client's number for a group; 0: all ranks of the job.
 using GroupId = Id<struct GroupTag, std::uint32_t>;
 
+inline constexpr std::uint32_t kFirstChannel = 1u << 31;  // those above a client's programs do not know
+
+// Parts that have arrived in library memory, because only their givers knew how long they are.
+struct GivenParts {
+  std::vector<std::uint64_t> bytes;  // by place of the giver
+  std::shared_ptr<std::byte[]> memory;
+};
+
 struct GroupSpec {
   std::string name;
   std::vector<Rank> ranks;  // in the order of sums, in the shortest form (RankList); empty: all of the job
   std::int32_t priority = 0;
+};
+
+// A part of a group, for calls of its own.
+struct ChannelSpec {
+  GroupId of;
+  std::vector<Rank> ranks;  // of those of the group
+  // Of its tensor, once the group's is known.
+  std::function<std::string(const std::string& group, TensorId tensor)> name;
+  bool fails_group = false;  // if its calls differ
 };
 
 // What a program calls: the request is of no tensor yet.
@@ -47,10 +68,20 @@ struct GroupRequest {
   std::vector<std::uint64_t> parts = {};  // of a call of parts: elements, in the shortest form (Parts)
   std::uint64_t ticket = 0;               // chosen by the caller, to describe it
   Request request;
+  // As many calls after it, of the same kind: their buffers. All end together.
+  std::vector<Request> more = {};
+  // Of messages (GroupMessages).
+  Rank peer = {};         // of one: the other end
+  bool receives = false;  // of one
+  std::uint64_t tag = 0;  // of one
+  std::vector<std::uint64_t> out_parts =
+      {};  // of an all_to_all: bytes that this rank takes, by place of the giver
+  std::shared_ptr<GivenParts> given = {};  // where only givers know the lengths: the answer
   // Of the whole.
-  std::uint64_t count() const {
-    const bool gathers = request.call.kind == RoundKind::all_gather;
-    return (gathers ? request.out : request.source()).bytes.size() / size_of(dtype);
+  std::uint64_t count() const { return count(request); }
+  std::uint64_t count(const Request& one) const {
+    const bool gathers = one.call.kind == RoundKind::all_gather;
+    return (gathers ? one.out : one.source()).bytes.size() / size_of(dtype);
   }
 };
 
@@ -83,13 +114,22 @@ class GroupCalls {
   GroupCalls(const GroupCalls&) = delete;
   GroupCalls& operator=(const GroupCalls&) = delete;
 
-  // A name may be used again when its group has been dropped here.
+  // Numbered in the order of these. A name may be used again when its group has been dropped here.
   GroupId add(GroupSpec spec);
+  // From kFirstChannel on. Of a group that is there.
+  GroupId add_channel(ChannelSpec spec);
+  // Null: it has been dropped.
+  const GroupSpec* spec(GroupId group) const;
   // What is wrong with it was looked for. An error: nothing has begun.
   Status begin(GroupRequest&& request);
+  // Of a call that consists of so many others on the group's channels, at least one: its number.
+  Result<std::uint64_t> begin_parts(GroupRequest&& request, std::size_t parts);
+  void end_part(GroupId group, std::uint64_t number, const Result<std::uint32_t>& weight);
   // None are made later; those under way go on. `done`: all its ranks have dropped it, or are gone.
   Status drop(GroupId group, std::function<void(Status)> done);
 
+  // On all ranks, for a reason of this one.
+  void fail_group(GroupId group, const Error& error) { fail_group(*find(group), error); }
   // On this rank a tensor has failed.
   void on_tensor_failed(TensorId tensor, const Error& error);
   // The scheduler is there again.
@@ -134,6 +174,9 @@ class GroupCalls {
   struct Group {
     GroupId id;
     GroupSpec spec;
+    std::optional<ChannelSpec> channel;  // it is one
+    std::set<GroupId> channels;          // of it
+    std::vector<GroupId> unnamed;        // of these, until the tensor is there
     std::optional<TensorId> tensor;
     bool is_asked = false;  // the tensor
     std::uint64_t next_number = 1;
@@ -154,8 +197,12 @@ class GroupCalls {
     std::function<void(Status)> dropped;
   };
 
-  bool is_gone(GroupId id) const { return groups_[id.value] == nullptr || groups_[id.value]->is_dropped; }
+  Group* find(GroupId id) const;
+  // It takes calls.
+  Result<Group*> usable(GroupId id) const;
+  Call& open(Group& group, GroupRequest& request, std::size_t parts);
   void declare_group(Group& group);
+  void on_group_declared(Group& group, const Result<std::vector<TensorId>>& ids);
   Slot& slot_of(Group& group, const CallSlot& slot);
   void declare(Group& group, const std::vector<CallSlot>& slots);
   void on_declared(Group& group, const std::vector<CallSlot>& slots,
@@ -164,6 +211,7 @@ class GroupCalls {
   void sweep_later(Group& group);
   void drop_tensors(Group& group);
   void drop(Group& group, TensorId tensor);
+  void forget(GroupId id);
   void on_dropped(Group& group, std::size_t tensors, const Status& status);
   void pump(Group& group, Slot& slot);
   void on_over(Group& group, Slot& slot, const Result<std::uint32_t>& weight);
@@ -174,13 +222,16 @@ class GroupCalls {
   void end_all(Group& group, const Error& error);
   void watch();
   void say(Group& group, bool again);
+  std::string describe(const Group& group, const Call& call) const;
 
   EventLoop& loop_;
   Owner& owner_;
   TimerId timer_;
-  std::vector<std::unique_ptr<Group>> groups_;  // by id; null: it has been dropped on all its ranks
-  std::map<TensorId, Group*> by_tensor_;        // groups and slots
-  std::set<GroupId> open_;                      // that have calls under way
+  std::map<GroupId, std::unique_ptr<Group>> groups_;  // but those that have been dropped on all their ranks
+  GroupId next_group_{0};
+  GroupId next_channel_{kFirstChannel};
+  std::map<TensorId, Group*> by_tensor_;  // groups and slots
+  std::set<GroupId> open_;                // that have calls under way
   std::optional<Error> failure_;
 };
 

@@ -20,6 +20,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
             config_, log_, std::move(make_group)),
       declares_(data_, link_),
       calls_(loop, *this),
+      messages_(calls_, *this, config_.rank, config_.world_size),
       waits_(loop, config_, log_, link_, data_, declares_, barriers_, drops_),
       alive_(std::make_shared<bool>(true)) {}
 
@@ -149,12 +150,45 @@ Status ClientEngine::begin(Request&& request) {
 
 Status ClientEngine::begin_call(GroupRequest&& request) {
   if (Status status = ready(); !status.ok()) return status;
-  return calls_.begin(std::move(request));
+  if (!request.more.empty()) return begin_calls(std::move(request));
+  return GroupMessages::is_for(request) ? messages_.begin(std::move(request))
+                                        : calls_.begin(std::move(request));
+}
+
+// They end with the first error, and with the smallest weight.
+Status ClientEngine::begin_calls(GroupRequest&& request) {
+  struct Calls {
+    std::size_t left;
+    Result<std::uint32_t> weight{UINT32_MAX};
+    Request::Done done;
+  };
+  const auto calls = std::make_shared<Calls>();
+  calls->left = 1 + request.more.size();
+  calls->done = std::exchange(request.request.done, nullptr);
+  const auto end = [calls](const Result<std::uint32_t>& weight) {
+    if (calls->weight.ok() && (!weight || *weight < *calls->weight)) calls->weight = weight;
+    if (--calls->left == 0) calls->done(calls->weight);
+  };
+  GroupRequest next = request;
+  next.more.clear();
+  for (std::size_t i = 0; i <= request.more.size(); ++i) {
+    if (i > 0) {
+      next.request = std::move(request.more[i - 1]);
+      next.request.call = request.request.call;
+    }
+    next.request.done = end;
+    const Status begun = calls_.begin(GroupRequest(next));
+    if (!begun.ok()) post([end, error = begun.error()] { end(error); });
+  }
+  return {};
 }
 
 Status ClientEngine::drop_group(GroupId group, Done done) {
   if (Status status = ready(); !status.ok()) return status;
-  return calls_.drop(group, std::move(done));
+  return calls_.drop(group, [this, group, done = std::move(done)](const Status& status) {
+    messages_.forget(group);
+    done(status);
+  });
 }
 
 // Also while this client closes: what it waits for may need them.

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "client/src/calls/group_calls.h"
+#include "client/src/calls/group_messages.h"
 #include "client/src/engine/declarations.h"
 #include "client/src/engine/pending_barriers.h"
 #include "client/src/engine/pending_drops.h"
@@ -73,8 +74,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // traffic, with the weight of the whole job.
   Status begin(Request&& request);
 
-  // Groups of ranks, and calls on them without names: see GroupCalls. After join, and where the ranks of a
-  // host do not sum first.
+  // Groups of ranks, and calls on them without names: see GroupCalls and GroupMessages. After join, and where
+  // the ranks of a host do not sum first.
   GroupId declare_group(GroupSpec spec) { return calls_.add(std::move(spec)); }
   Status begin_call(GroupRequest&& request);
   Status drop_group(GroupId group, Done done);
@@ -179,6 +180,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void post_call(std::function<void()> task) override { post(std::move(task)); }
   void on_calls_idle() override { on_idle(); }
 
+  Status begin_calls(GroupRequest&& request);
   void fail(const Error& error);
   void post(std::function<void()> task);
   void drain();
@@ -199,6 +201,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   PendingBarriers barriers_;
   PendingDrops drops_;
   GroupCalls calls_;
+  GroupMessages messages_;
   WaitReports waits_;
   std::optional<PendingSettle> settle_;  // for when all declares are answered; only the last one counts
   std::optional<Error> failure_;

@@ -370,8 +370,10 @@ Result<std::shared_ptr<OperationRecord>> Client::begin(Request&& request) {
 }
 
 Result<std::shared_ptr<OperationRecord>> Client::begin_call(GroupRequest&& request) {
-  if (Status status = groups_.check(request, rules_); !status.ok()) return status.error();
+  if (Status status = groups_.prepare(request, rules_); !status.ok()) return status.error();
   find_homes(request.request);
+  for (Request& one : request.more)
+    find_homes(one);
   return operations_->start_call(std::move(request));
 }
 

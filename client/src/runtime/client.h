@@ -74,7 +74,7 @@ class Client {
   // memory, through the record.
   Result<std::shared_ptr<OperationRecord>> begin(Request&& request);
   ClientGroups& groups() { return groups_; }
-  // A call on one of them; checks it.
+  // A call on one of them; prepares it.
   Result<std::shared_ptr<OperationRecord>> begin_call(GroupRequest&& request);
 
   // What was read in place is no longer needed: the tensor may have its next operation.

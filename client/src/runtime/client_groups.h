@@ -26,21 +26,26 @@ class ClientGroups {
   // A name may be used again when its group has been dropped.
   Result<GroupId> declare(GroupSpec spec);
   Result<std::shared_ptr<OperationRecord>> drop(GroupId group);
-  // What is wrong with a call.
-  Status check(const GroupRequest& request, const RequestRules& rules) const;
+  // What is wrong with a call. Of an exchange of messages the lengths that the caller has left out are set,
+  // and this rank's own part is copied.
+  Status prepare(GroupRequest& request, const RequestRules& rules) const;
 
  private:
   struct Group {
     std::string name;
     RankList ranks;
-    std::vector<Rank> given;  // the same, in the shortest form
+  };
+  struct Entry {
+    std::shared_ptr<const Group> group;
     bool is_dropped = false;
   };
-  Result<Group> find(GroupId group) const;
+  Result<std::shared_ptr<const Group>> find(GroupId group) const;
+  Status check(const GroupRequest& call, const Request& request, const Group& group,
+               const RequestRules& rules) const;
 
   const ClientConfig& config_;
   Operations* operations_ = nullptr;
-  Monitor<std::vector<Group>> groups_;  // by GroupId
+  Monitor<std::vector<Entry>> groups_;  // by GroupId
 };
 
 }  // namespace bps

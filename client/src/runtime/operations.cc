@@ -108,7 +108,7 @@ void Operations::begin_on_group(Note& note) {
     return;
   }
   const OperationRecord* const record = note.record.get();
-  on_groups_.emplace(record, std::move(note.record));
+  on_groups_[record] = {std::move(note.record), asked.request ? asked.request->given : nullptr};
   Status status;
   if (asked.request) {
     asked.request->ticket = ticket_of(*record);
@@ -124,12 +124,29 @@ void Operations::begin_on_group(Note& note) {
   if (!status.ok()) end_on_group(record, status.error());
 }
 
+namespace {
+
+// Of each rank's part.
+std::shared_ptr<const AnswerView> view_of(const GivenParts& given) {
+  auto view = std::make_shared<AnswerView>(given.memory, given.bytes.size());
+  std::uint64_t begin = 0;
+  for (const std::uint64_t bytes : given.bytes) {
+    view->add(std::span<const std::byte>(given.memory.get() + begin, bytes), begin);
+    begin += bytes;
+  }
+  return view;
+}
+
+}  // namespace
+
 void Operations::end_on_group(const OperationRecord* key, const Result<std::uint32_t>& weight) {
   const auto found = on_groups_.find(key);
   if (found == on_groups_.end()) return;  // end_left() has ended it
-  const std::shared_ptr<OperationRecord> record = std::move(found->second);
+  const auto [record, given] = std::move(found->second);
   on_groups_.erase(found);
-  if (record->finish(weight).is_awaited) wake_later(record);
+  std::shared_ptr<const AnswerView> view;
+  if (given != nullptr && weight.ok()) view = view_of(*given);
+  if (record->finish(weight, std::move(view)).is_awaited) wake_later(record);
 }
 
 // For one operation, which `note` begins. What finds no memory has claimed and begun nothing.
@@ -247,7 +264,7 @@ Status Operations::end_left(const Status& gpu) {
     if (note.record == nullptr) continue;
     if (note.group != nullptr) {
       const OperationRecord* const record = note.record.get();
-      on_groups_.emplace(record, std::move(note.record));
+      on_groups_[record] = {std::move(note.record), nullptr};
       continue;
     }
     note.tensor->record = std::move(note.record);

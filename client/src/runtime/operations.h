@@ -94,6 +94,10 @@ class Operations {
     std::optional<GroupSpec> spec;
     GroupId group;
   };
+  struct OnGroup {
+    std::shared_ptr<OperationRecord> record;
+    std::shared_ptr<const GivenParts> given;  // null: of the caller's memory
+  };
   struct Note {
     Tensor* tensor = nullptr;                 // which stays until then; null: `group` has it
     std::shared_ptr<OperationRecord> record;  // null: nothing is begun, `view` is released
@@ -124,7 +128,7 @@ class Operations {
   const std::shared_ptr<Tensor> ended_;                    // in the place of each that has been dropped
   MpscQueue<Note> notes_;
   // Loop. On groups, under way.
-  std::unordered_map<const OperationRecord*, std::shared_ptr<OperationRecord>> on_groups_;
+  std::unordered_map<const OperationRecord*, OnGroup> on_groups_;
   std::vector<Note> noted_;                                // loop: its memory is used again
   std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
   std::atomic<bool> is_unheard_{false};                    // a note has found no memory to wake the loop

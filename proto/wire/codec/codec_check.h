@@ -51,9 +51,9 @@ class Check {
   }
 
   template <class Fields>
-  RoundCall call(const Fields& in) {
+  RoundCall call(const Fields& in, std::uint8_t kinds = kRoundKindCount) {
     RoundCall out;
-    out.kind = known<RoundKind>("kind", in.kind(), kRoundKindCount);
+    out.kind = known<RoundKind>("kind", in.kind(), kinds);
     out.operation = known<Operation>("operation", in.operation(), kOperationCount);
     out.root = below<Rank>("root", in.root(), kMaxWorldSize);
     // So that equal calls are equal bytes.
@@ -64,8 +64,8 @@ class Check {
 
   // What a rank calls, as a frame says it and a report of open calls.
   template <class Fields, class T>
-  void called(const Fields& in, T& out) {
-    out.call = call(in);
+  void called(const Fields& in, T& out, std::uint8_t kinds = kRoundKindCount) {
+    out.call = call(in, kinds);
     out.call.exact_order = in.exact_order();
     if (out.call.kind != RoundKind::reduce_scatter) range("exact_order", in.exact_order() ? 1u : 0u, 0, 0);
     out.dtype = known<DType>("dtype", in.dtype(), kDTypeCount);

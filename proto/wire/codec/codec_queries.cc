@@ -293,7 +293,7 @@ void read(Check& check, const fb::OpenCalls& in, OpenCalls& out) {
     OpenCall& to = out.calls.emplace_back();
     to.number = check.range("calls.number", from->number(), last + 1, ~std::uint64_t{0} - 1);
     last = to.number;
-    check.called(*from, to);
+    check.called(*from, to, kCallKindCount);
     to.parts = from->parts();
   }
 }

@@ -262,8 +262,10 @@ TEST_CASE("unknown enum values are refused, naming message and field") {
   CHECK(refusal(PushPull{.call = static_cast<Operation>(8)}) ==
         "PushPull.operation is 8, this build knows 0 to 7");
   RoundCall call;
-  call.kind = static_cast<RoundKind>(5);
-  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 5, this build knows 0 to 4");
+  call.kind = RoundKind::scatter;  // is no round
+  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 6, this build knows 0 to 5");
+  call.kind = static_cast<RoundKind>(9);
+  CHECK_THAT(refusal(OpenCalls{{}, {}, {{1, call}}}), Catch::Contains("kind is 9, this build knows 0 to 8"));
   CHECK(refusal(PushPull{.dtype = static_cast<DType>(8)}) == "PushPull.dtype is 8, this build knows 0 to 7");
   CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
   CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) ==

@@ -148,13 +148,16 @@ class RandomMessages {
     std::uint64_t last = any() / 2;
     for (std::uint64_t n = number(0, kMaxOpenCallsNamed); n > 0; --n) {
       last += number(1, 9);
-      out.calls.push_back({last, call(), dtype(), number(0, kMaxTensorElements), any()});
+      const RoundCall called = flag()   ? call()
+                               : flag() ? RoundCall::scatter(rank())
+                                        : RoundCall::all_to_all();
+      out.calls.push_back({last, called, dtype(), number(0, kMaxTensorElements), any()});
     }
     return out;
   }
   RoundCall call() {
     const auto operation = static_cast<Operation>(number(0, kOperationCount - 1));
-    if (flag()) return RoundCall::broadcast(rank());
+    if (flag()) return flag() ? RoundCall::broadcast(rank()) : RoundCall::message(rank());
     return flag() ? RoundCall::reduce(operation, rank()) : RoundCall(operation);
   }
   std::optional<std::uint32_t> optional_cpu() {

@@ -257,7 +257,8 @@ inline std::vector<Message> sample_messages() {
   all.push_back(OpenCalls{JobRun{0xb2},
                           TensorId{12},
                           {{17, RoundCall::reduce(Operation::max, Rank{3}), DType::bf16, 4913},
-                           {19, RoundCall::reduce_scatter(Operation::sum, true), DType::f64, 5832, 0xabcd}}});
+                           {19, RoundCall::reduce_scatter(Operation::sum, true), DType::f64, 5832, 0xabcd},
+                           {20, RoundCall::gather(Rank{3}), DType::u8}}});
   return all;
 }
 

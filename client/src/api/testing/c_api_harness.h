@@ -90,11 +90,56 @@ class OpenClient {
   bps_client* client_ = nullptr;
 };
 
-// A cluster outside the library, and a job of two in this process: what only one of them pushes stays under
-// way.
+// A cluster outside the library, and a job of so many in this process.
+class Workers {
+ public:
+  explicit Workers(std::size_t size, const char* stall_warn = "10s") {
+    const auto quiet = LogTarget::to_callback([](auto...) {}, LogLevel::off);
+    auto cluster = EmbeddedCluster::start(Logger("test", quiet), nullptr);
+    REQUIRE(cluster.ok());
+    cluster_ = std::move(cluster).value();
+    const std::string scheduler = to_string(cluster_->scheduler());
+    // Each waits for the others.
+    std::vector<std::unique_ptr<LoopThread>> threads;
+    std::vector<Completion<bps_client*>> opened(size);
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      auto thread = LoopThread::start("open");
+      REQUIRE(thread.ok());
+      threads.push_back(std::move(thread).value());
+      threads.back()->loop().post([&, rank] {
+        opened[rank].set(open(scheduler, static_cast<std::int32_t>(rank), size, stall_warn));
+      });
+    }
+    for (Completion<bps_client*>& client : opened) {
+      REQUIRE(client.wait_until(TimePoint::max()));
+      REQUIRE(client.value() != nullptr);
+      clients_.push_back(std::make_unique<OpenClient>(client.value()));
+    }
+  }
+
+  std::size_t size() const { return clients_.size(); }
+  const OpenClient& operator[](std::size_t rank) const { return *clients_[rank]; }
+
+ private:
+  static bps_client* open(const std::string& scheduler, std::int32_t rank, std::size_t size,
+                          const char* stall_warn) {
+    bps_options options = embedded_options();
+    options.scheduler = scheduler.c_str();
+    options.rank = rank;
+    options.world_size = static_cast<std::int32_t>(size);
+    if (bps_options_set(&options, "stall-warn", stall_warn, nullptr) != BPS_OK) return nullptr;
+    bps_client* client = nullptr;
+    return bps_open(&options, &client, nullptr) == BPS_OK ? client : nullptr;
+  }
+
+  std::unique_ptr<EmbeddedCluster> cluster_;
+  std::vector<std::unique_ptr<OpenClient>> clients_;
+};
+
+// What only one of them pushes stays under way.
 class TwoWorkers {
  public:
-  explicit TwoWorkers(const char* stall_warn = "10s") : TwoWorkers(start(stall_warn)) {}
+  explicit TwoWorkers(const char* stall_warn = "10s") : workers_(2, stall_warn) {}
 
   bps_handle* pending(const char* name, std::vector<float>& memory) const {
     b.declare(name, memory.size());
@@ -102,44 +147,11 @@ class TwoWorkers {
   }
 
  private:
-  struct Parts {
-    std::unique_ptr<EmbeddedCluster> cluster;
-    bps_client* a;
-    bps_client* b;
-  };
-  explicit TwoWorkers(Parts parts) : cluster_(std::move(parts.cluster)), a(parts.a), b(parts.b) {}
-
-  static bps_client* open(const std::string& scheduler, std::int32_t rank, const char* stall_warn) {
-    bps_options options = embedded_options();
-    options.scheduler = scheduler.c_str();
-    options.rank = rank;
-    options.world_size = 2;
-    if (bps_options_set(&options, "stall-warn", stall_warn, nullptr) != BPS_OK) return nullptr;
-    bps_client* client = nullptr;
-    return bps_open(&options, &client, nullptr) == BPS_OK ? client : nullptr;
-  }
-  static Parts start(const char* stall_warn) {
-    const auto quiet = LogTarget::to_callback([](auto...) {}, LogLevel::off);
-    auto cluster = EmbeddedCluster::start(Logger("test", quiet), nullptr);
-    REQUIRE(cluster.ok());
-    const std::string scheduler = to_string((*cluster)->scheduler());
-    auto thread = LoopThread::start("second");
-    REQUIRE(thread.ok());
-    Completion<bps_client*> other;
-    (*thread)->loop().post([&] { other.set(open(scheduler, 1, stall_warn)); });
-    bps_client* const first = open(scheduler, 0, stall_warn);
-    REQUIRE(other.wait_until(TimePoint::max()));
-    bps_client* const second = other.value();
-    REQUIRE(first != nullptr);
-    REQUIRE(second != nullptr);
-    return {std::move(cluster).value(), first, second};
-  }
-
-  const std::unique_ptr<EmbeddedCluster> cluster_;
+  const Workers workers_;
 
  public:
-  const OpenClient a;
-  const OpenClient b;
+  const OpenClient& a = workers_[0];
+  const OpenClient& b = workers_[1];
 };
 
 }  // namespace bps::testing
