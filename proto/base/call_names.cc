@@ -67,4 +67,14 @@ std::string describe_group(std::string_view tensor) {
   return fmt::format("group '{}'", group);
 }
 
+std::string describe_parts_slot(std::string_view tensor) {
+  constexpr std::string_view kParts = "parts-";
+  if (!is_slot(tensor)) return {};
+  const std::string_view without_index = without_last(tensor, 1);
+  const std::string_view size = without_index.substr(without_last(without_index, 1).size() + 1);
+  if (!size.starts_with(kParts)) return {};
+  return fmt::format("{}: calls number {} and later ones with these parts", describe_group(tensor),
+                     size.substr(kParts.size()));
+}
+
 }  // namespace bps

@@ -25,6 +25,10 @@ TEST_CASE("call names: what a tensor of the library stands for is read from its 
   CHECK(describe_group(slot_of(channel_name(kPartsPrefix, "world", TensorId{12}))) ==
         "parts in group 'world'");
   CHECK(describe_group("layer1.weight").empty());
+  CHECK(describe_parts_slot(slot_name("world", TensorId{12}, "copy", "parts-17", 3)) ==
+        "group 'world': calls number 17 and later ones with these parts");
+  CHECK(describe_parts_slot(slot_of("world")).empty());
+  CHECK(describe_parts_slot("layer1.weight/parts-17/3").empty());
   CHECK(is_message_channel(group_tensor_name(tagged)));
   CHECK_FALSE(is_message_channel(group_tensor_name("world")));
   CHECK_FALSE(is_message_channel(slot_of(tagged)));
@@ -34,7 +38,7 @@ TEST_CASE("call names: names that no client gives are described, too") {
   for (const char* name :
        {"bps.calls/", "bps.calls/a/b/c", "bps.group/", "bps.group/bps.messages/", "bps.group/bps.messages/12",
         "bps.group/bps.messages/a/12/0", "bps.group/bps.parts/"})
-    (void)describe_group(name);
+    (void)describe_group(name), (void)describe_parts_slot(name);
   CHECK(describe_group("bps.group/bps.parts/").starts_with("group '"));
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/base/call_names.h"
 #include "proto/base/config/units.h"
 #include "proto/wire/tensor_shape.h"
 #include "scheduler/text.h"
@@ -238,10 +239,13 @@ void TensorTable::give_up_what_failed(const Answer& answer) {
 
 void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
   const Tensor& tensor = catalog_[id];
+  const std::string calls = describe_parts_slot(other.name);
+  const std::string what =
+      calls.empty() ? fmt::format("tensor '{}' of job {} is", other.name, catalog_.job()) : calls + " are";
   fail(id, make_error(ErrorCode::configuration,
-                      fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
-                                  other.name, catalog_.job(), catalog_.name_of(tensor.declared_by),
-                                  text_of(tensor.declaration), catalog_.name_of(rank), text_of(other)),
+                      fmt::format("{} declared differently: {} says {}, {} says {}", what,
+                                  catalog_.name_of(tensor.declared_by), text_of(tensor.declaration),
+                                  catalog_.name_of(rank), text_of(other)),
                       "declare it alike on all its ranks; a rank that has it and goes on drops it first"));
 }
 

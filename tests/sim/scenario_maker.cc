@@ -164,6 +164,8 @@ void ScenarioMaker::quarrel(JobPlan& job) {
 void plan_calls(JobPlan& job, std::uint64_t most, Random& random) {
   job.calls.count = random.between<std::uint64_t>(1, most);
   job.calls.groups.resize(random.between<std::size_t>(1, 4));
+  job.calls.messages = random.one_in(2) ? random.between(1u, 3u) : 0;
+  job.calls.tags = random.between(1u, 2u);
   for (std::size_t g = 1; g < job.calls.groups.size(); ++g) {
     std::vector<Rank> ranks;
     for (std::uint32_t r = 0; r < job.world_size(); ++r)
@@ -185,6 +187,7 @@ void ScenarioMaker::part_ways(JobPlan& job) {
   odd.skips = random_.one_in(2);
   odd.is_named = scenario_.faults.empty();
   job.calls.odd = odd;
+  job.calls.messages = 0;  // they end with the group that fails
 }
 
 void ScenarioMaker::drop(JobPlan& job) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "tests/sim/sim_exchange.h"
+
 namespace bps::sim {
 namespace {
 
@@ -47,6 +49,11 @@ SimCalls::SimCalls(Worker worker, std::uint64_t seed) : worker_(std::move(worker
     if (g > 0) group.id = worker_.engine.declare_group({fmt::format("group{}", g), ranks, 0});
   }
   unfinished_ = groups_.size();
+  messages_ = std::make_unique<SimMessages>(
+      SimMessages::Worker{worker_.loop, worker_.job, worker_.rank, worker_.think,
+                          [this](std::size_t group) { return id_of(group); }, worker_.begin, worker_.give_up,
+                          worker_.fail, worker_.over},
+      random_.next());
 }
 
 void SimCalls::start() {
@@ -54,6 +61,13 @@ void SimCalls::start() {
     for (std::size_t i = 0; i < group.most; ++i)
       go_on(group);
   }
+  messages_->start();
+}
+
+GroupId SimCalls::id_of(std::size_t group) const {
+  for (const Group& one : groups_)
+    if (one.index == group) return one.id;
+  return {};
 }
 
 void SimCalls::go_on(Group& group) {
@@ -75,14 +89,27 @@ void SimCalls::begin(Group& group) {
   Call& call = group.under_way[number];
   call.number = number;
   call.plan = call_plan(worker_.job, group.index, number, worker_.rank);
+  GroupRequest request;
+  request.group = group.id;
+  if (call.plan.lengths.empty()) {
+    prepare(group, call, request);
+  } else {
+    Exchange{worker_.job, group.index, number, call.plan, worker_.rank}.begin(request, call.in, call.out);
+    call.given = request.given;
+  }
+  const Status begun = worker_.begin(
+      std::move(request),
+      [this, &group, number](const Result<std::uint32_t>& result) { on_done(group, number, result); });
+  if (!begun) on_done(group, number, begun.error());
+}
+
+void SimCalls::prepare(const Group& group, Call& call, GroupRequest& request) {
   const CallPlan& made = call.plan;
   const auto mine = [&](std::uint64_t i) {
-    return value_of(worker_.job, group.index, number, worker_.rank, i);
+    return value_of(worker_.job, group.index, call.number, worker_.rank, i);
   };
   call.in = bytes_of(made.dtype, made.count, mine);
   const bool is_root = made.call.has_root() && made.call.root == worker_.rank;
-  GroupRequest request;
-  request.group = group.id;
   request.dtype = made.call.is_copy() ? DType::u8 : made.dtype;
   request.request.call = made.call;
   if (made.call.is_of_parts()) {
@@ -118,10 +145,6 @@ void SimCalls::begin(Group& group) {
     request.request.in.bytes = call.in;
     if (!made.call.has_root() || is_root) request.request.out.bytes = call.out;
   }
-  const Status begun = worker_.begin(
-      std::move(request),
-      [this, &group, number](const Result<std::uint32_t>& result) { on_done(group, number, result); });
-  if (!begun) on_done(group, number, begun.error());
 }
 
 // Of this rank, in elements: where it begins, and how many.
@@ -162,7 +185,8 @@ bool SimCalls::may_part(const Group& group) const {
 void SimCalls::check_parted(const Group& group, const Error& error) {
   if (error.code == ErrorCode::peer_lost) return worker_.give_up(error);
   const std::uint64_t first = first_odd_call(worker_.job);
-  const std::string names = worker_.job.calls.odd->is_named ? fmt::format("number {}: ", first) : "number ";
+  const bool is_named = worker_.job.calls.odd->is_named && !is_odd_in_lengths(worker_.job, first);
+  const std::string names = is_named ? fmt::format("number {}: ", first) : "number ";
   const bool is_right =
       error.code == ErrorCode::configuration &&
       error.message.find(
@@ -178,6 +202,20 @@ void SimCalls::check_parted(const Group& group, const Error& error) {
 
 void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight) {
   const JobPlan& job = worker_.job;
+  // From the odd rank's first other call on, copies may hold what that one has given instead: another type of
+  // as many bytes. An exchange may be over for those who have nothing to do with that rank.
+  const bool may_be_odd = may_part(group) && call.number >= job.calls.odd->number;
+  if (may_be_odd &&
+      (!call.plan.lengths.empty() || (call.plan.call.is_copy() && !is_odd_call(job, call.number))))
+    return;
+  if (!call.plan.lengths.empty()) {
+    const Exchange exchange{job, group.index, call.number, call.plan, worker_.rank};
+    const std::string wrong = exchange.check(call.out, call.given.get());
+    if (!wrong.empty())
+      worker_.fail(fmt::format("call {} of group {} ({}): {}", call.number, group.index,
+                               to_string(call.plan.call), wrong));
+    return;
+  }
   // Later ones may be over before the ranks hear of it, if they are the same.
   if (may_part(group) && is_odd_call(job, call.number))
     return worker_.fail(

@@ -1,6 +1,6 @@
 // Calls without names that a simulated worker makes beside its tensors: a random sequence on each of its
-// groups, many at once, every element checked. One rank may part ways with the others; then that group, and
-// no other, is to fail on all of its ranks, from that call on.
+// groups, many at once, every element checked, and messages (SimMessages). One rank may part ways with the
+// others; then that group, and no other, is to fail on all of its ranks, from that call on.
 //
 // Owner: SimWorker. Lives on: its loop.
 #pragma once
@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/src/engine/client_engine.h"
 #include "tests/sim/random.h"
+#include "tests/sim/sim_messages.h"
 #include "tests/sim/workload.h"
 
 namespace bps::sim {
@@ -38,13 +40,14 @@ class SimCalls {
 
   void start();
   // All have ended.
-  bool is_over() const { return unfinished_ == 0; }
+  bool is_over() const { return unfinished_ == 0 && messages_->is_over(); }
 
  private:
   struct Call {
     std::uint64_t number = 0;
     CallPlan plan;  // as this rank makes it
     std::vector<std::byte> in, out;
+    std::shared_ptr<const GivenParts> given = {};
   };
   struct Group {
     std::size_t index = 0;
@@ -54,8 +57,10 @@ class SimCalls {
     std::map<std::uint64_t, Call> under_way;
   };
 
+  GroupId id_of(std::size_t group) const;
   void go_on(Group& group);
   void begin(Group& group);
+  void prepare(const Group& group, Call& call, GroupRequest& request);
   std::pair<std::uint64_t, std::uint64_t> part_of(const Group& group, const CallPlan& plan) const;
   void on_done(Group& group, std::uint64_t number, const Result<std::uint32_t>& result);
   void check(const Group& group, const Call& call, std::uint32_t weight);
@@ -66,6 +71,7 @@ class SimCalls {
   Random random_;
   std::vector<Group> groups_;  // of which this rank is one
   std::size_t unfinished_ = 0;
+  std::unique_ptr<SimMessages> messages_;
 };
 
 }  // namespace bps::sim

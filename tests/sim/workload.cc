@@ -301,6 +301,32 @@ std::string Expected::compare(std::size_t tensor, std::uint64_t round, std::size
 
 namespace {
 
+std::uint64_t message_seed(const JobPlan& job, std::size_t group, const MessageKey& key) {
+  const std::uint64_t ends = std::uint64_t{key.from.value} << 20 | key.to.value;
+  return job.seed ^ (group + 1) * 0x94d049bb133111ebu ^ ends * 0x9e3779b97f4a7c15u ^
+         (key.tag * 64 + key.number + 1) * 0xbf58476d1ce4e5b9u;
+}
+
+CallPlan planned_exchange(Rank root, std::size_t ranks, Random& random) {
+  CallPlan plan;
+  plan.dtype = DType::u8;
+  switch (random.below(5)) {
+    case 0: plan.call = RoundCall::scatter(root); break;
+    case 1: plan.call = RoundCall::gather(root); break;
+    case 2: plan.call = RoundCall::all_gather(), plan.is_given = true; break;
+    case 3: plan.is_given = true; [[fallthrough]];
+    default: plan.call = RoundCall::all_to_all(); break;
+  }
+  const std::uint64_t most = random.one_in(3) ? 20'000 : 500;
+  plan.lengths.assign(ranks, std::vector<std::uint64_t>(ranks));
+  for (auto& row : plan.lengths) {
+    for (std::uint64_t& length : row)
+      length = random.one_in(4) ? 0 : random.between<std::uint64_t>(1, most);
+    if (plan.call.kind == RoundKind::all_gather) row.assign(ranks, row.front());  // all take the same
+  }
+  return plan;
+}
+
 CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
   Random random(job.seed ^ (group + 1) * 0x9e3779b97f4a7c15u ^ number * 0xbf58476d1ce4e5b9u);
   constexpr DType kTypes[] = {DType::f32, DType::f64, DType::i32, DType::u8};
@@ -310,6 +336,8 @@ CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
   CallPlan plan;
   plan.dtype = kTypes[random.below(std::size(kTypes))];
   const Operation operation = kOperations[random.below(std::size(kOperations))];
+  if (random.one_in(4))
+    return planned_exchange(root, ranks.empty() ? job.world_size() : ranks.size(), random);
   switch (random.below(8)) {
     case 0: plan.call = RoundCall::broadcast(root); break;
     case 1: plan.call = RoundCall::reduce(operation, root); break;
@@ -334,6 +362,35 @@ CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
 
 }  // namespace
 
+namespace {
+
+std::size_t place_of(const JobPlan& job, std::size_t group, Rank rank) {
+  const std::vector<Rank>& ranks = job.calls.groups[group];
+  if (ranks.empty()) return rank.value;
+  return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+// This rank gives or takes one byte more than the other end expects, or makes another call.
+CallPlan odd_exchange(const JobPlan& job, std::size_t group, Rank rank, CallPlan plan) {
+  const std::size_t place = place_of(job, group, rank);
+  const std::size_t other = (place + 1 + job.seed % (plan.lengths.size() - 1)) % plan.lengths.size();
+  if (plan.is_given || job.seed % 2 == 0) {
+    plan.call = Operation::max;
+    plan.lengths.clear();
+    plan.is_given = false;
+    plan.count = 100;
+    return plan;
+  }
+  const std::size_t root = plan.call.has_root() ? place_of(job, group, plan.call.root) : other;
+  std::size_t giver = place, taker = other;
+  if (plan.call.kind == RoundKind::scatter) giver = root, taker = root == place ? other : place;
+  if (plan.call.kind == RoundKind::gather) taker = root, giver = root == place ? other : place;
+  ++plan.lengths[giver][taker];
+  return plan;
+}
+
+}  // namespace
+
 CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, Rank rank) {
   const auto& odd = job.calls.odd;
   const bool is_odd = odd && odd->group == group && odd->rank == rank && number >= odd->number;
@@ -341,6 +398,7 @@ CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, 
   if (odd->skips) return planned(job, group, number + 1);
   CallPlan plan = planned(job, group, number);
   if (number > odd->number) return plan;
+  if (!plan.lengths.empty()) return odd_exchange(job, group, rank, std::move(plan));
   if (plan.call.is_of_parts()) {
     ++plan.count, ++plan.parts[job.seed % plan.parts.size()];
     return plan;
@@ -354,7 +412,27 @@ CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, 
   return plan;
 }
 
-bool is_odd_call(const JobPlan& job, std::uint64_t number) {
+namespace {
+
+// What the others can notice of an exchange that this rank plans: the lengths of its messages. Where only
+// givers know lengths, none of these.
+std::vector<std::uint64_t> noticed(const JobPlan& job, std::size_t group, Rank rank, const CallPlan& plan) {
+  std::vector<std::uint64_t> lengths;
+  const std::size_t place = place_of(job, group, rank);
+  const std::size_t root = plan.call.has_root() ? place_of(job, group, plan.call.root) : place;
+  for (std::size_t other = 0; other < plan.lengths.size() && !plan.is_given; ++other) {
+    if (other == place || (root != place && other != root)) continue;
+    const bool gives =
+        plan.call.kind == RoundKind::all_to_all || (plan.call.kind == RoundKind::scatter) == (root == place);
+    const bool takes = plan.call.kind == RoundKind::all_to_all || !gives;
+    if (gives) lengths.push_back(plan.lengths[place][other]);
+    if (takes) lengths.push_back(plan.lengths[other][place]);
+  }
+  return lengths;
+}
+
+// Of the odd rank and of another one, as far as they can be told apart.
+std::pair<CallPlan, CallPlan> odd_and_other(const JobPlan& job, std::uint64_t number) {
   const CallsPlan::Odd& odd = *job.calls.odd;
   const std::vector<Rank>& ranks = job.calls.groups[odd.group];
   const auto is_other = [&](Rank rank) { return rank != odd.rank; };
@@ -369,8 +447,39 @@ bool is_odd_call(const JobPlan& job, std::uint64_t number) {
     for (std::uint64_t& part : plan->parts)
       part *= size_of(plan->dtype);
     plan->dtype = DType::u8;
+    if (plan->lengths.empty()) continue;
+    plan->lengths = {noticed(job, odd.group, odd.rank, *plan)};
+    plan->count = 0;
   }
+  return {one, two};
+}
+
+}  // namespace
+
+bool is_odd_call(const JobPlan& job, std::uint64_t number) {
+  const auto [one, two] = odd_and_other(job, number);
   return one != two;
+}
+
+bool is_odd_in_lengths(const JobPlan& job, std::uint64_t number) {
+  auto [one, two] = odd_and_other(job, number);
+  if (one == two || one.lengths.empty() || two.lengths.empty()) return false;
+  one.lengths = two.lengths;
+  return one == two;
+}
+
+std::uint64_t message_length(const JobPlan& job, std::size_t group, const MessageKey& key) {
+  Random random(message_seed(job, group, key));
+  if (random.one_in(5)) return 0;
+  return random.between<std::uint64_t>(1, random.one_in(6) ? 80'000 : 300);
+}
+
+std::vector<std::byte> message_bytes(const JobPlan& job, std::size_t group, const MessageKey& key) {
+  std::vector<std::byte> bytes(message_length(job, group, key));
+  Random random(message_seed(job, group, key) + 1);
+  for (std::byte& byte : bytes)
+    byte = static_cast<std::byte>(random.below(256));
+  return bytes;
 }
 
 std::uint64_t first_odd_call(const JobPlan& job) {

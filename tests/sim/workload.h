@@ -85,6 +85,8 @@ inline constexpr std::uint64_t kTooManyElements = 32 * 1024 * 1024;
 struct CallsPlan {
   std::vector<std::vector<Rank>> groups;  // empty ranks: all of the job, which is the first one
   std::uint64_t count = 0;                // on each
+  std::uint32_t messages = 0;             // with each tag, from each rank to each other one
+  std::uint32_t tags = 0;
   // One rank makes another call from this number on, or leaves one out.
   struct Odd {
     std::size_t group = 0;
@@ -101,6 +103,10 @@ struct CallPlan {
   DType dtype = DType::f32;
   std::uint64_t count = 0;
   std::vector<std::uint64_t> parts = {};  // of a call of parts, by the place of a rank
+  // Of an exchange, and of parts whose lengths only their givers know: bytes, by place of the giver, then of
+  // the taker.
+  std::vector<std::vector<std::uint64_t>> lengths = {};
+  bool is_given = false;  // such parts
   friend bool operator==(const CallPlan&, const CallPlan&) = default;
 };
 
@@ -162,8 +168,19 @@ std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std:
 
 // Numbers from 1 on. As this rank makes it.
 CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, Rank rank);
+// A message with a tag, the number-th from 0 on.
+struct MessageKey {
+  Rank from, to;
+  std::uint64_t tag = 0;
+  std::uint32_t number = 0;
+  friend auto operator<=>(const MessageKey&, const MessageKey&) = default;
+};
+std::uint64_t message_length(const JobPlan& job, std::size_t group, const MessageKey& key);
+std::vector<std::byte> message_bytes(const JobPlan& job, std::size_t group, const MessageKey& key);
 // In the group with an odd rank: that one's call differs from the others'.
 bool is_odd_call(const JobPlan& job, std::uint64_t number);
+// As exchanges of one kind and root, of which only lengths of messages differ: a later call may be named.
+bool is_odd_in_lengths(const JobPlan& job, std::uint64_t number);
 // The first of these; past all calls: none differs.
 std::uint64_t first_odd_call(const JobPlan& job);
 

@@ -91,13 +91,22 @@ Result<GroupCalls::Group*> GroupCalls::usable(GroupId id) const {
   Group* const group = find(id);
   if (group == nullptr || group->is_dropped) return dropped_error(id);
   if (group->failure) return *group->failure;
+  if (!group->channel) return group;
+  const Group* const parent = find(group->channel->of);
+  if (parent != nullptr && parent->failure) return *parent->failure;
   return group;
 }
 
 // ---- calls ----
 
+// Of a part of another call: that one's number, or two calls that differ would meet.
+std::uint64_t GroupCalls::number_of(const Group& group, const GroupRequest& request) {
+  return request.request.number != 0 ? request.request.number : group.next_number;
+}
+
 GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::size_t parts) {
-  const std::uint64_t number = group.next_number++;
+  const std::uint64_t number = number_of(group, request);
+  group.next_number = number + 1;
   Call& call = group.calls[number];
   const RoundCall& called = request.request.call;
   call.said = {number, called, request.dtype, called.is_exchange() || request.given ? 0 : request.count(),
@@ -120,11 +129,10 @@ Status GroupCalls::begin(GroupRequest&& request) {
   Group& group = **found;
   const std::uint64_t count = request.count();
   const std::vector<CallPiece> pieces =
-      group.plan.next(group.next_number, request.request.call, request.dtype, count, request.parts);
+      group.plan.next(number_of(group, request), request.request.call, request.dtype, count, request.parts);
   if (group.plan.retired() != 0) retire(group, group.plan.retired());
   const std::uint64_t number = open(group, request, pieces.size()).said.number;
-  // Of a part of another call: that one's, or two that differ would meet.
-  if (request.request.number == 0) request.request.number = number;
+  request.request.number = number;
   request.request.whole = count;
   for (const CallPiece& piece : pieces) {
     const bool is_last = &piece == &pieces.back();
@@ -188,6 +196,10 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   if (--call.left > 0) return;
   const Call ended = std::move(call);
   group.calls.erase(found);
+  if (ended.said.call.is_exchange() || ended.said.parts == kUnknownParts) {
+    group.over.push_back(ended.said);
+    if (group.over.size() > kMostOver) group.over.pop_front();
+  }
   if (group.calls.empty()) open_.erase(group.id);
   if (group.calls.empty() && group.is_dropped) drop_tensors(group);
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
@@ -445,11 +457,14 @@ void GroupCalls::say(Group& group, bool again) {
   OpenCalls open;
   open.group = *group.tensor;
   for (const auto& [number, call] : group.calls) {
-    if (open.calls.size() == kMaxOpenCallsNamed) break;
+    if (open.calls.size() == kMaxOpenCallsNamed - kMostOver) break;
     open.calls.push_back(call.said);
   }
   const std::uint64_t from = open.calls.front().number;
   const std::uint64_t to = open.calls.back().number;
+  open.calls.insert(open.calls.end(), group.over.begin(), group.over.end());
+  std::sort(open.calls.begin(), open.calls.end(),
+            [](const OpenCall& a, const OpenCall& b) { return a.number < b.number; });
   if (!again && from == group.told_from && to == group.told_to) return;
   group.told_from = from;
   group.told_to = to;

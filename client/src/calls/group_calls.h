@@ -108,6 +108,9 @@ class GroupCalls {
   // A call waits this long, then the scheduler hears of it. A failure waits this long for the scheduler's
   // word.
   static constexpr Duration kPatience = std::chrono::seconds(1);
+  // An exchange of messages may be over here, and another call at ranks that this one has no message with. So
+  // these are compared, too.
+  static constexpr std::size_t kMostOver = 64;
 
   GroupCalls(EventLoop& loop, Owner& owner);
   ~GroupCalls();
@@ -190,6 +193,7 @@ class GroupCalls {
     TimePoint parted_at;
     std::vector<std::uint64_t> ended;
     std::optional<Error> failure;
+    std::deque<OpenCall> over;                 // exchanges, the last ones
     std::uint64_t told_from = 0, told_to = 0;  // numbers of calls, to the scheduler
     bool sweeps = false;                       // retired slots, soon
     bool is_dropped = false;
@@ -200,6 +204,7 @@ class GroupCalls {
   Group* find(GroupId id) const;
   // It takes calls.
   Result<Group*> usable(GroupId id) const;
+  static std::uint64_t number_of(const Group& group, const GroupRequest& request);
   Call& open(Group& group, GroupRequest& request, std::size_t parts);
   void declare_group(Group& group);
   void on_group_declared(Group& group, const Result<std::vector<TensorId>>& ids);

@@ -58,9 +58,11 @@ GroupMessages::GroupMessages(GroupCalls& calls, GroupCalls::Owner& owner, Rank s
 
 Status GroupMessages::begin(GroupRequest&& request) {
   if (calls_.spec(request.group) == nullptr) return calls_.begin(std::move(request));  // says what is wrong
-  if (request.given) return begin_given(std::move(request));
-  if (request.request.call.is_exchange()) return begin_exchange(std::move(request));
-  return begin_message(std::move(request));
+  if (request.request.call.kind == RoundKind::message) return begin_message(std::move(request));
+  is_beginning_ = true;
+  const Status begun = request.given ? begin_given(std::move(request)) : begin_exchange(std::move(request));
+  is_beginning_ = false;
+  return begun;
 }
 
 // ---- channels ----
@@ -187,7 +189,7 @@ std::vector<GroupMessages::Message> GroupMessages::messages_of(const Group& grou
 }
 
 void GroupMessages::send(const Part& part, const std::vector<Message>& messages) {
-  if (messages.empty()) return owner_.post_call([this, part] { end_part(part, 1); });
+  if (messages.empty()) return end_now_or_later([this, part] { end_part(part, 1); });
   for (const Message& message : messages) {
     GroupRequest request;
     request.group = channel(part.group, group_of(part.group), {message.from, message.to, part.kind, 0});
@@ -203,11 +205,16 @@ void GroupMessages::begin_part(const Part& part, GroupRequest&& request) {
   request.request.number = part.number;
   request.request.done = [this, part](const Result<std::uint32_t>& weight) { end_part(part, weight); };
   const Status status = calls_.begin(std::move(request));
-  if (!status.ok()) owner_.post_call([this, part, error = status.error()] { end_part(part, error); });
+  if (!status.ok()) end_now_or_later([this, part, error = status.error()] { end_part(part, error); });
 }
 
 void GroupMessages::end_part(const Part& part, const Result<std::uint32_t>& weight) {
   calls_.end_part(part.group, part.number, weight ? Result<std::uint32_t>(1) : weight);
+}
+
+// No callback runs inside the call that asked for it. Else at once: nothing comes after a close.
+void GroupMessages::end_now_or_later(std::function<void()> end) {
+  is_beginning_ ? owner_.post_call(std::move(end)) : end();
 }
 
 void GroupMessages::end_parts(const Part& part, std::size_t parts, const Error& error) {
@@ -264,7 +271,7 @@ Status GroupMessages::begin_given(GroupRequest&& request) {
   add(id, exchange);
   const auto ended = first.request.done;
   const Status begun = calls_.begin(std::move(first));
-  if (!begun.ok()) owner_.post_call([ended, error = begun.error()] { ended(error); });
+  if (!begun.ok()) end_now_or_later([ended, error = begun.error()] { ended(error); });
   return {};
 }
 

@@ -100,6 +100,7 @@ class GroupMessages {
   void start_given(const Part& part, GroupRequest& request, const std::vector<std::uint64_t>& lengths);
   void begin_part(const Part& part, GroupRequest&& request);
   void end_part(const Part& part, const Result<std::uint32_t>& weight);
+  void end_now_or_later(std::function<void()> end);
   void end_parts(const Part& part, std::size_t parts, const Error& error);
   void add(GroupId group, std::shared_ptr<Exchange> exchange);
   void flush(GroupId group);
@@ -110,6 +111,7 @@ class GroupMessages {
   const std::uint32_t world_size_;
   std::map<GroupId, Group> groups_;  // that have had messages
   std::size_t early_bytes_ = 0;
+  bool is_beginning_ = false;
 };
 
 }  // namespace bps
