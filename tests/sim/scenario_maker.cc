@@ -385,7 +385,8 @@ void ScenarioMaker::drain_full_servers() {
     fault.index = n;
   }
   if (random_.one_in(2)) {
-    server.start = random_.between(Duration(1s), Duration(3s));
+    // After the job has started, which takes 50 ms at most: it must not own partitions from the beginning.
+    server.start = random_.between(job.start + 100ms, Duration(3s));
     server.memory_max = budgets + random_.below(2 * share);  // may refuse, too
     scenario_.servers.push_back(server);
   }
