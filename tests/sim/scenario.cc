@@ -18,6 +18,15 @@ struct Named {
   void (*make)(Maker&);
 };
 
+// A job with `change` loses servers, in half of the seeds the scheduler, and in half of them lanes.
+void with_replacements(Maker& m, void (Maker::*change)(JobPlan&)) {
+  m.majority_job(3);
+  (m.*change)(m.scenario().jobs.front());
+  m.replace_servers(2);
+  if (m.random().one_in(2)) m.restart_scheduler(2);
+  if (m.random().one_in(2)) m.cut_lanes(1, 4);
+}
+
 // The first ones come up most often: a bare seed picks by its remainder.
 constexpr std::array kScenarios{
     Named{"training", [](Maker& m) { m.job(1, 6); }},
@@ -115,14 +124,7 @@ constexpr std::array kScenarios{
             if (m.random().one_in(3)) m.lend_everywhere();
             if (m.random().one_in(2)) m.healing_faults(4);
           }},
-    Named{"calls_replaced",
-          [](Maker& m) {
-            m.majority_job(3);
-            m.make_calls(m.scenario().jobs.front());
-            m.replace_servers(2);
-            if (m.random().one_in(2)) m.restart_scheduler(2);
-            if (m.random().one_in(2)) m.cut_lanes(1, 4);
-          }},
+    Named{"calls_replaced", [](Maker& m) { with_replacements(m, &Maker::make_calls); }},
     Named{"calls_part",
           [](Maker& m) {
             JobPlan& job = m.loose_job(2, 6);
@@ -136,14 +138,7 @@ constexpr std::array kScenarios{
             if (m.random().one_in(4)) m.make_async(m.job(2, 3));
             if (m.random().one_in(3)) m.healing_faults(4);
           }},
-    Named{"drops_replaced",
-          [](Maker& m) {
-            m.majority_job(3);
-            m.drop(m.scenario().jobs.front());
-            m.replace_servers(2);
-            if (m.random().one_in(2)) m.restart_scheduler(2);
-            if (m.random().one_in(2)) m.cut_lanes(1, 4);
-          }},
+    Named{"drops_replaced", [](Maker& m) { with_replacements(m, &Maker::drop); }},
     Named{"drops_shrink",
           [](Maker& m) {
             m.drop(m.loose_job(2, 6));
@@ -485,14 +480,7 @@ constexpr std::array kScenarios{
             m.give_gpus(job);
             m.quarrel(job);
           }},
-    Named{"gpus_replaced",
-          [](Maker& m) {
-            m.majority_job(3);
-            m.give_gpus(m.scenario().jobs.front());
-            m.replace_servers(2);
-            if (m.random().one_in(2)) m.restart_scheduler(2);
-            if (m.random().one_in(2)) m.cut_lanes(1, 4);
-          }},
+    Named{"gpus_replaced", [](Maker& m) { with_replacements(m, &Maker::give_gpus); }},
     Named{"gpus_lost",
           [](Maker& m) {
             m.loose_job(3, 5, 3);
