@@ -55,4 +55,29 @@ TEST_CASE("ranks of a tensor are those of a job, no rank twice, and have a limit
              Catch::Contains("DeclareSlices.tensors.ranks has 1 twice"));
 }
 
+TEST_CASE("open calls are of a group, in growing order, and have a limit") {
+  OpenCalls message{JobRun{1}, TensorId{kMaxTensorsPerJob - 1}, {}};
+  for (std::uint64_t number = 1; number <= kMaxOpenCallsNamed; ++number)
+    message.calls.push_back({.number = number, .count = kMaxTensorElements});
+  message.calls.back().number = ~std::uint64_t{0} - 1;
+  Message out;
+  REQUIRE(decode(header_of(message), out).ok());
+  CHECK(out == Message(message));
+  const auto with = [&](auto change) {
+    OpenCalls m = message;
+    change(m);
+    return refusal(m);
+  };
+  CHECK_THAT(with([](auto& m) { m.group = TensorId{kMaxTensorsPerJob}; }),
+             Catch::Contains("OpenCalls.group is 1048576"));
+  CHECK_THAT(with([](auto& m) { m.calls.insert(m.calls.end() - 1, {.number = kMaxOpenCallsNamed}); }),
+             Catch::Contains("OpenCalls.calls has 257 entries"));
+  CHECK_THAT(with([](auto& m) { m.calls[0].number = 0; }), Catch::Contains("OpenCalls.calls.number is 0"));
+  CHECK_THAT(with([](auto& m) { ++m.calls.back().number; }), Catch::Contains("OpenCalls.calls.number is"));
+  CHECK_THAT(with([](auto& m) { m.calls[7].number = 7; }), Catch::Contains("OpenCalls.calls.number is 7, 8"));
+  CHECK_THAT(with([](auto& m) { m.calls[7].number = 3; }), Catch::Contains("OpenCalls.calls.number is 3, 8"));
+  CHECK_THAT(with([](auto& m) { m.calls[7].count = kMaxTensorElements + 1; }),
+             Catch::Contains("OpenCalls.count is 1099511627777"));
+}
+
 }  // namespace bps

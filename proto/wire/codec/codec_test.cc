@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
@@ -368,6 +369,25 @@ TEST_CASE("numbers beyond their limits are refused") {
              Catch::Contains("Aggregate.applied has 4097 entries"));
   CHECK_THAT(refusal(Retained{.applied = std::vector<Round>(kMaxWorldSize + 1)}),
              Catch::Contains("Retained.applied has 4097 entries"));
+}
+
+TEST_CASE("a call without a name has a number, and no fewer elements than its piece") {
+  const PushPull good{.count = 5, .number = 0x0102030405060708, .whole = 5};
+  Message out;
+  REQUIRE(decode(header_of(good), out).ok());
+  CHECK(out == Message(good));
+  CHECK_THAT(refusal(PushPull{.count = 5, .number = 1, .whole = 4}),
+             Catch::Contains("PushPull.whole is 4, 5 to"));
+  CHECK_THAT(refusal(PushPull{.number = 1, .whole = kMaxTensorElements + 1}),
+             Catch::Contains("PushPull.whole is 1099511627777"));
+
+  // The encoder writes no number 0.
+  std::vector<std::byte> header = header_of(good);
+  const auto number = std::as_bytes(std::span(&good.number, 1));
+  const auto at = std::search(header.begin(), header.end(), number.begin(), number.end());
+  REQUIRE(at != header.end());
+  std::fill_n(at, number.size(), std::byte{0});
+  CHECK_THAT(decode(header, out).error().message, Catch::Contains("PushPull.number is 0"));
 }
 
 TEST_CASE("what is said of groups is refused where it cannot be") {
