@@ -1,6 +1,7 @@
 """One worker with scheduler and server inside the process: operations, their ends, and what they keep alive."""
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +85,63 @@ class ClientTest(unittest.TestCase):
                          self.client.broadcast, tensor, values(1000), root)
         self.refused(bps.Code.INVALID_ARGUMENT, "root is '1', and is to be a rank", self.client.reduce, tensor, values(1000),
                      root="1")
+
+    def test_names_that_c_cannot_read(self):
+        for wrong in ("a\0b", b"a", None):
+            pattern = f"is {re.escape(repr(wrong))}, and is to be a string without NUL"
+            self.refused(bps.Code.INVALID_ARGUMENT, f"the name of a tensor {pattern}", self.client.declare,
+                         [bps.TensorSpec(wrong, bps.DType.F32, 3)])
+            self.refused(bps.Code.INVALID_ARGUMENT, f"the name of a group {pattern}", self.client.group, wrong)
+        self.client.declare([bps.TensorSpec("größe", bps.DType.F32, 3)])
+        self.client.group("größe").drop().wait(LIMIT)
+
+    def test_what_is_no_list_of_specs(self):
+        spec = bps.TensorSpec(self.id(), bps.DType.F32, 3)
+        self.refused(bps.Code.INVALID_ARGUMENT, "given one TensorSpec.*give a list", self.client.declare, spec)
+        self.refused(bps.Code.INVALID_ARGUMENT, "is no TensorSpec", self.client.declare, [tuple(spec)])
+        for dtype in ("f4", 0, numpy.float32, None):
+            self.refused(bps.Code.INVALID_ARGUMENT, "the dtype of .*is to be a bps.DType", self.client.declare,
+                         [spec._replace(dtype=dtype)])
+        for count in ("3", 3.0, -1, None, [3]):
+            self.refused(bps.Code.INVALID_ARGUMENT, "the count of .*is to be a number of elements", self.client.declare,
+                         [spec._replace(count=count)])
+        self.refused(bps.Code.INVALID_ARGUMENT, "at most 1099511627776 are allowed", self.client.declare,
+                     [spec._replace(count=2**40 + 1)])
+        tensor, = self.client.declare([spec._replace(count=numpy.int64(3))])
+        self.client.push_pull(tensor, values(3)).wait(LIMIT)
+
+    @staticmethod
+    def calls_on(client, tensor):
+        array = values(3)
+        return (lambda: client.push_pull(tensor, array), lambda: client.broadcast(tensor, array),
+                lambda: client.reduce(tensor, array), lambda: client.reduce_scatter(tensor, array, array),
+                lambda: client.all_gather(tensor, array, array), lambda: client.drop(tensor))
+
+    def test_what_is_no_tensor_of_this_client(self):
+        with bps.Client(scheduler="embedded:") as here, bps.Client(scheduler="embedded:") as there:
+            ours, = here.declare([bps.TensorSpec("ours", bps.DType.F32, 3, parts=[3])])
+            theirs, unknown = there.declare([bps.TensorSpec(name, bps.DType.F32, 3, parts=[3]) for name in ("theirs", "unknown")])
+            self.assertEqual(theirs.number, ours.number)
+            for wrong, pattern in (([ours], "list of tensors.*take one out of it"), ((ours,), "is no tensor"),
+                                   (ours.number, "is no tensor"), (None, "is no tensor"),
+                                   (theirs, "theirs is a tensor of another client"), (unknown, "has not been declared by this client")):
+                for call in self.calls_on(here, wrong):
+                    self.refused(bps.Code.INVALID_ARGUMENT, pattern, call)
+            for call in self.calls_on(here, ours):
+                call().wait(LIMIT)
+
+    def test_what_is_no_scale(self):
+        tensor, world = self.declare(3), self.client.world
+        for scale in ((1.0, 1.0, 1.0), 2.0, "2", {"weight": 2.0}, bps.Scale):
+            for call in (lambda: self.client.push_pull(tensor, values(3), scale=scale),
+                         lambda: self.client.reduce(tensor, values(3), scale=scale),
+                         lambda: world.push_pull(values(3), scale=scale), lambda: world.reduce(values(3), scale=scale),
+                         lambda: world.reduce_scatter(values(3), values(3), scale=scale)):
+                self.refused(bps.Code.INVALID_ARGUMENT, "scale is .*is to be a bps.Scale", call)
+        self.client.push_pull(tensor, values(3), scale=bps.Scale(2)).wait(LIMIT)
+        whole, = self.client.declare([bps.TensorSpec("whole", bps.DType.I32, 3)])
+        self.refused(bps.Code.INVALID_ARGUMENT, "has a scale, and holds integers", self.client.push_pull, whole,
+                     values(3, "i4"), scale=bps.Scale(2))
 
     def test_drop(self):
         tensor = self.declare()
