@@ -58,14 +58,14 @@ class Peers {
     } else if (what < 3) {
       say(connect(), hello_worker());
     } else if (what < 5) {
-      say(connect(), hello_server());
+      join_server();
     } else if (what == 5) {
       say(connect(), any_message(input_));
     } else if (what < 7) {
       start_job();
     } else if (what < 10) {
       h_->run(std::chrono::milliseconds(50 * (1 + input_.below(40))));
-    } else if (const PeerId peer = some_peer(); peer.value != 0) {
+    } else if (const PeerId peer = some_peer(what); peer.value != 0) {
       act_as(peer, what);
     }
   }
@@ -273,12 +273,28 @@ class Peers {
     }
   }
 
+  // With auto_ack, one that acknowledges what it is told.
+  void join_server() {
+    const auto heard = received(hello_server(), kMaxControlHeaderBytes);
+    if (!heard) return;
+    const auto& hello = std::get<HelloServer>(*heard);
+    servers_.try_emplace(h_->server_again(hello), ServerMemory{hello, {}});
+  }
+
   PeerId connect() { return h_->connect("10.0.0.1:" + std::to_string(++connects_)); }
 
-  PeerId some_peer() {
-    const auto& alive = h_->alive();
-    if (alive.empty()) return {};
-    return *std::next(alive.begin(), input_.below(static_cast<std::uint32_t>(alive.size())));
+  // One that may do that, mostly: others are closed for it, and their jobs fail.
+  PeerId some_peer(std::uint32_t what) {
+    const bool is_of_worker = (what >= 18 && what <= 24) || what == 31 || what == 34;
+    const bool is_of_server = what >= 26 && what <= 30;
+    std::vector<PeerId> peers;
+    for (const PeerId peer : h_->alive()) {
+      if (is_of_worker ? !h_->got<JobStart>(peer).empty() : !is_of_server || !h_->got<OpenJob>(peer).empty())
+        peers.push_back(peer);
+    }
+    if (peers.empty() || input_.below(16) == 0) peers.assign(h_->alive().begin(), h_->alive().end());
+    if (peers.empty()) return {};
+    return peers[input_.below(static_cast<std::uint32_t>(peers.size()))];
   }
 
   HelloWorker hello_worker() {
