@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/base/assert.h"
+#include "proto/base/call_names.h"
 #include "scheduler/testing/attach_harness.h"
 #include "tests/fuzz/input.h"
 
@@ -48,10 +49,12 @@ class Peers {
   }
 
   void act() {
-    const std::uint32_t what = input_.below(41);
+    const std::uint32_t what = input_.below(44);
     if (what == 35) {
       if (input_.below(4) == 0) restart();
-    } else if (what > 35) {
+    } else if (what == 41) {
+      declare_group();
+    } else if (what > 35 && what < 41) {
       come_back();
     } else if (what == 32) {
       say(connect(), HelloAdmin{});
@@ -93,6 +96,8 @@ class Peers {
       case 33: return say(peer, query(peer));
       case 34: return say(peer, lane_lost(peer));
       case 31: return say(peer, drop(peer));
+      case 42: return say(peer, open_calls(peer));
+      case 43: return say(peer, group_failed(peer));
       default: return acknowledge(peer);
     }
   }
@@ -142,14 +147,59 @@ class Peers {
     return lost;
   }
 
-  // Of a run that it was told of, mostly.
-  DropTensors drop(PeerId peer) {
-    DropTensors drop{0, JobRun{input_.number()}, {}, {}};
+  // Of the last run that it was told of, mostly.
+  JobRun some_run(PeerId peer) {
     const auto started = h_->got<JobStart>(peer);
-    if (!started.empty() && input_.below(16) != 0) drop.job_run = started.back().job_run;
+    if (started.empty() || input_.below(16) == 0) return JobRun{input_.number()};
+    return started.back().job_run;
+  }
+
+  DropTensors drop(PeerId peer) {
+    DropTensors drop{0, some_run(peer), {}, {}};
     for (std::uint32_t left = 1 + input_.below(3); left > 0; --left)
       drop.tensors.push_back(TensorId{input_.below(6)});
     return drop;
+  }
+
+  // Of calls without names: one that it has declared, mostly.
+  TensorId some_group(PeerId peer) {
+    std::vector<TensorId> groups;
+    const auto worker = workers_.find(peer);
+    if (worker != workers_.end() && confused_.count(peer) == 0) {
+      WorkerMemory memory = worker->second;
+      memory.learn(*h_, peer);
+      for (const auto& [id, known] : memory.tensors)
+        if (is_group(known.declaration.name)) groups.push_back(id);
+    }
+    if (groups.empty() || input_.below(16) == 0) return TensorId{input_.below(8)};
+    return groups[input_.below(static_cast<std::uint32_t>(groups.size()))];
+  }
+
+  // Those of all ranks are the same, mostly. Numbers that do not grow end at the decoder.
+  OpenCalls open_calls(PeerId peer) {
+    OpenCalls open{some_run(peer), some_group(peer), {}};
+    std::uint64_t number = input_.number();
+    const std::uint32_t step = input_.below(16);
+    const std::uint32_t count = input_.below(16);
+    open.calls.resize(count == 15 ? kMaxOpenCallsNamed : count % 5);
+    for (OpenCall& call : open.calls)
+      call = {.number = number += step < 12 ? 1 : step - 12, .call = Operation::sum, .count = 5};
+    const std::uint32_t odd = input_.below(16);
+    if (odd > 5 || open.calls.empty()) return open;
+    OpenCall& call = open.calls[input_.below(static_cast<std::uint32_t>(open.calls.size()))];
+    if (odd == 0) call.number = input_.number();
+    if (odd == 1) call.count = input_.number();
+    if (odd == 2) call.dtype = DType::f16;
+    if (odd == 3) call.call = Operation::max;
+    if (odd == 4) call.call = RoundCall::reduce(Operation::sum, Rank{input_.below(4)});
+    if (odd == 5) call.parts = input_.number();
+    return open;
+  }
+
+  TensorFailed group_failed(PeerId peer) {
+    const bool by_ranks = input_.below(8) != 0;
+    return {some_run(peer), some_group(peer),
+            make_error(by_ranks ? ErrorCode::configuration : ErrorCode::out_of_memory, "a call differs")};
   }
 
   void say(PeerId peer, const Message& message) {
@@ -281,11 +331,24 @@ class Peers {
     servers_.try_emplace(h_->server_again(hello), ServerMemory{hello, {}});
   }
 
+  // All that run, at once likewise; mostly, each says at once what it calls there.
+  void declare_group() {
+    TensorDeclaration group{.name = group_tensor_name("g" + std::to_string(input_.below(2)))};
+    if (input_.below(16) == 0) group.ranks = {Rank{input_.below(3)}};
+    const bool are_open = input_.below(4) != 0;
+    const auto say_all = [&](auto&& message_of) {
+      for (const PeerId peer : std::set(h_->alive()))
+        if (h_->is_alive(peer) && !h_->got<JobStart>(peer).empty()) say(peer, message_of(peer));
+    };
+    say_all([&](PeerId) { return Declare{++group_requests_, {group}}; });
+    if (are_open) say_all([&](PeerId peer) { return open_calls(peer); });
+  }
+
   PeerId connect() { return h_->connect("10.0.0.1:" + std::to_string(++connects_)); }
 
   // One that may do that, mostly: others are closed for it, and their jobs fail.
   PeerId some_peer(std::uint32_t what) {
-    const bool is_of_worker = (what >= 18 && what <= 24) || what == 31 || what == 34;
+    const bool is_of_worker = (what >= 18 && what <= 24) || what == 31 || what == 34 || what > 41;
     const bool is_of_server = what >= 26 && what <= 30;
     std::vector<PeerId> peers;
     for (const PeerId peer : h_->alive()) {
@@ -352,6 +415,7 @@ class Peers {
       if (odd == 6) tensor.ranks = {Rank{input_.below(3)}};
       if (odd == 7) tensor.ranks = {Rank{1}, Rank{0}};
       if (odd == 8) tensor.ranks = {Rank{input_.below(4)}, Rank{input_.number32()}};
+      if (odd == 9) tensor.name = group_tensor_name("g0");
     }
     return declare;
   }
@@ -364,6 +428,7 @@ class Peers {
   std::vector<std::variant<WorkerMemory, ServerMemory>> memories_;  // of those who may come back
   std::uint64_t restarts_ = 0;
   std::uint32_t connects_ = 0;
+  std::uint64_t group_requests_ = 1u << 20;  // no other request has such a number
 };
 
 }  // namespace
