@@ -41,7 +41,10 @@ void TensorRelay::send(Epoch epoch, bool hold) {
         run_.outbox.send(worker->peer, std::move(answer->message));
       }
     } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
-      run_.outbox.log(LogLevel::warn, failure->message.error.message);
+      // A group fails with all its slots and channels.
+      const std::string& text = failure->message.error.message;
+      run_.outbox.log(text == last_failure_ ? LogLevel::debug : LogLevel::warn, text);
+      last_failure_ = text;
       run_.broadcast(std::move(failure->message));
     } else if (const auto* given_up = std::get_if<TensorTable::GivenUp>(&output)) {
       (void)drops_->note(given_up->rank, {given_up->tensor});  // it is there

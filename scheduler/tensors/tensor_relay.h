@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "scheduler/job/run.h"
@@ -58,6 +59,7 @@ class TensorRelay {
   std::unique_ptr<TensorDrops> drops_;         // of the table's catalog
   std::map<std::uint64_t, Request> requests_;  // to servers
   std::vector<TensorTable::Answer> held_;
+  std::string last_failure_;
 };
 
 }  // namespace bps

@@ -36,6 +36,30 @@ class Group {
     });
   }
 
+  // Several push_pulls, with one handle: see bps_push_pull_many.
+  Handle push_pull_many(DType dtype, const std::vector<ConstBuffer>& in, const std::vector<Buffer>& out,
+                        Op op = Op::sum) const {
+    return thrown([&](Status& status) { return push_pull_many(dtype, in, out, op, status); });
+  }
+  Handle push_pull_many(DType dtype, const std::vector<ConstBuffer>& in, const std::vector<Buffer>& out,
+                        Op op, Status& status) const {
+    if (in.size() != out.size()) {
+      return status = Status(Code::invalid_argument, 64, "`in` and `out` differ in their number of buffers",
+                             "give one `out` for each `in`"),
+             Handle{};
+    }
+    std::vector<bps_buffer> raw_in, raw_out;
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (refuses(dtype, in[i], "in", status) || refuses(dtype, out[i], "out", status)) return Handle{};
+      raw_in.push_back(in[i].raw());
+      raw_out.push_back(out[i].raw());
+    }
+    return started(status, [&](bps_handle** handle, bps_error* error) {
+      return bps_push_pull_many(client_, id_, static_cast<bps_dtype>(dtype), raw_in.data(), raw_out.data(),
+                                raw_in.size(), static_cast<bps_reduce_op>(op), handle, error);
+    });
+  }
+
   // Starts to copy the bytes of the root's buffer to all other ranks. `root`: a rank of the job.
   Handle broadcast(Buffer buffer, int root) const {
     return thrown([&](Status& status) { return broadcast(buffer, root, status); });

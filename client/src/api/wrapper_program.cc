@@ -235,6 +235,8 @@ void groups(bps::Client& client) {
     on.reduce_scatter(bps::DType::f32, in, out).wait(30s);
     on.all_gather(in, out, {12}).wait(30s);
     check(out == in, "calls of parts");
+    on.push_pull_many(bps::DType::f32, {in, bps::ConstBuffer(in).scaled({1, 2, 1})}, {in, out}).wait(30s);
+    check(out[2] == 2 * in[2], "two calls in one");
     on.scatter(in, out, 0).wait(30s);
     on.gather(in, out, 0, {12}).wait(30s);
     on.all_to_all(in, out).wait(30s);

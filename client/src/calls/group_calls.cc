@@ -31,16 +31,6 @@ std::string name_of_slot(const GroupSpec& spec, TensorId group, const CallSlot& 
   return slot_name(spec.name, group, elements, size, slot.index);
 }
 
-std::uint64_t hash_of(const std::vector<std::uint64_t>& parts) {
-  if (parts.empty()) return 0;
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::uint64_t part : parts) {
-    for (int byte = 0; byte < 8; ++byte)
-      hash = (hash ^ (part >> 8 * byte & 0xff)) * 0x100000001b3u;
-  }
-  return hash;
-}
-
 Error dropped_error(GroupId group) {
   return make_error(ErrorCode::invalid_argument, fmt::format("group {} has been dropped", group.value),
                     "declare it again, and use what that returns");
@@ -108,11 +98,7 @@ GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::siz
   const std::uint64_t number = number_of(group, request);
   group.next_number = number + 1;
   Call& call = group.calls[number];
-  const RoundCall& called = request.request.call;
-  call.said = {number, called, request.dtype, called.is_exchange() || request.given ? 0 : request.count(),
-               request.given          ? kUnknownParts
-               : called.is_of_parts() ? hash_of(request.parts)
-                                      : 0};
+  call.said = signature_of(number, request);
   call.ticket = request.ticket;
   call.since = loop_.now();
   call.left = parts;
@@ -196,10 +182,7 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   if (--call.left > 0) return;
   const Call ended = std::move(call);
   group.calls.erase(found);
-  if (ended.said.call.is_exchange() || ended.said.parts == kUnknownParts) {
-    group.over.push_back(ended.said);
-    if (group.over.size() > kMostOver) group.over.pop_front();
-  }
+  group.report.note_over(ended.said);
   if (group.calls.empty()) open_.erase(group.id);
   if (group.calls.empty() && group.is_dropped) drop_tensors(group);
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
@@ -448,27 +431,18 @@ void GroupCalls::watch() {
 void GroupCalls::say_again() {
   for (const GroupId id : open_) {
     Group& group = *find(id);
-    if (group.told_to != 0) say(group, true);
+    if (group.report.has_said()) say(group, true);
   }
 }
 
 void GroupCalls::say(Group& group, bool again) {
   if (!group.tensor || group.failure || group.calls.empty()) return;
-  OpenCalls open;
-  open.group = *group.tensor;
+  std::vector<OpenCall> open;
   for (const auto& [number, call] : group.calls) {
-    if (open.calls.size() == kMaxOpenCallsNamed - kMostOver) break;
-    open.calls.push_back(call.said);
+    if (open.size() == CallReport::kMostOpen) break;
+    open.push_back(call.said);
   }
-  const std::uint64_t from = open.calls.front().number;
-  const std::uint64_t to = open.calls.back().number;
-  open.calls.insert(open.calls.end(), group.over.begin(), group.over.end());
-  std::sort(open.calls.begin(), open.calls.end(),
-            [](const OpenCall& a, const OpenCall& b) { return a.number < b.number; });
-  if (!again && from == group.told_from && to == group.told_to) return;
-  group.told_from = from;
-  group.told_to = to;
-  owner_.say(std::move(open));
+  if (auto said = group.report.say(*group.tensor, std::move(open), again)) owner_.say(std::move(*said));
 }
 
 std::optional<GroupCalls::Description> GroupCalls::describe(std::uint64_t ticket) const {

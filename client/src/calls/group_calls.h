@@ -28,29 +28,13 @@
 #include <string>
 #include <vector>
 
+#include "client/src/calls/call_report.h"
 #include "client/src/calls/call_slots.h"
-#include "client/src/tensors/request.h"
+#include "client/src/calls/group_request.h"
 #include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 
 namespace bps {
-
-// A client's number for a group; 0: all ranks of the job.
-using GroupId = Id<struct GroupTag, std::uint32_t>;
-
-inline constexpr std::uint32_t kFirstChannel = 1u << 31;  // those above a client's programs do not know
-
-// Parts that have arrived in library memory, because only their givers knew how long they are.
-struct GivenParts {
-  std::vector<std::uint64_t> bytes;  // by place of the giver
-  std::shared_ptr<std::byte[]> memory;
-};
-
-struct GroupSpec {
-  std::string name;
-  std::vector<Rank> ranks;  // in the order of sums, in the shortest form (RankList); empty: all of the job
-  std::int32_t priority = 0;
-};
 
 // A part of a group, for calls of its own.
 struct ChannelSpec {
@@ -59,30 +43,6 @@ struct ChannelSpec {
   // Of its tensor, once the group's is known.
   std::function<std::string(const std::string& group, TensorId tensor)> name;
   bool fails_group = false;  // if its calls differ
-};
-
-// What a program calls: the request is of no tensor yet.
-struct GroupRequest {
-  GroupId group;
-  DType dtype = DType::f32;               // of a copy u8
-  std::vector<std::uint64_t> parts = {};  // of a call of parts: elements, in the shortest form (Parts)
-  std::uint64_t ticket = 0;               // chosen by the caller, to describe it
-  Request request;
-  // As many calls after it, of the same kind: their buffers. All end together.
-  std::vector<Request> more = {};
-  // Of messages (GroupMessages).
-  Rank peer = {};         // of one: the other end
-  bool receives = false;  // of one
-  std::uint64_t tag = 0;  // of one
-  std::vector<std::uint64_t> out_parts =
-      {};  // of an all_to_all: bytes that this rank takes, by place of the giver
-  std::shared_ptr<GivenParts> given = {};  // where only givers know the lengths: the answer
-  // Of the whole.
-  std::uint64_t count() const { return count(request); }
-  std::uint64_t count(const Request& one) const {
-    const bool gathers = one.call.kind == RoundKind::all_gather;
-    return (gathers ? one.out : one.source()).bytes.size() / size_of(dtype);
-  }
 };
 
 class GroupCalls {
@@ -108,9 +68,6 @@ class GroupCalls {
   // A call waits this long, then the scheduler hears of it. A failure waits this long for the scheduler's
   // word.
   static constexpr Duration kPatience = std::chrono::seconds(1);
-  // An exchange of messages may be over here, and another call at ranks that this one has no message with. So
-  // these are compared, too.
-  static constexpr std::size_t kMostOver = 64;
 
   GroupCalls(EventLoop& loop, Owner& owner);
   ~GroupCalls();
@@ -193,9 +150,8 @@ class GroupCalls {
     TimePoint parted_at;
     std::vector<std::uint64_t> ended;
     std::optional<Error> failure;
-    std::deque<OpenCall> over;                 // exchanges, the last ones
-    std::uint64_t told_from = 0, told_to = 0;  // numbers of calls, to the scheduler
-    bool sweeps = false;                       // retired slots, soon
+    CallReport report;
+    bool sweeps = false;  // retired slots, soon
     bool is_dropped = false;
     std::size_t undropped = 0;  // tensors, then
     std::function<void(Status)> dropped;
