@@ -492,7 +492,7 @@ BPS_API bps_status bps_group_all_gather(bps_client* client, bps_group group, con
  * are copied, as long as this client holds less than 16 MiB of such copies. The error of a message that was
  * copied is that of the next one with its tag. bps_close waits until it has been received. Messages with one
  * tag that are not equally long on both ranks fail that tag, for good, and nothing else. A group has at most
- * 4096 tags on each rank, each counted for each other rank. */
+ * 16,384 pairs of tag and rank on each rank, of each direction. */
 BPS_API bps_status bps_send(bps_client* client, bps_group group, const bps_buffer* buffer,
                             int32_t destination, uint64_t tag, bps_handle** handle, bps_error* error);
 

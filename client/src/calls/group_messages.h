@@ -39,7 +39,7 @@ class GroupMessages {
   // Longer ones end when they have been received.
   static constexpr std::size_t kEarlyBytes = 64 * 1024;
   static constexpr std::size_t kMostEarlyBytes = 16 * 1024 * 1024;
-  static constexpr std::size_t kMostTags = 4096;  // of a group, each with each other rank, here
+  static constexpr std::size_t kMostTags = 16'384;  // of a group; each counts with each other rank and direction
 
   // Both outlive it.
   GroupMessages(GroupCalls& calls, GroupCalls::Owner& owner, Rank self, std::uint32_t world_size);
