@@ -22,7 +22,7 @@ Parts::Parts(const std::vector<std::uint64_t>& counts, RankList ranks) {
 std::vector<std::uint64_t> Parts::shortest(std::vector<std::uint64_t> counts) {
   const bool are_equal =
       std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
-  if (are_equal && counts.size() > 1) counts.resize(1);
+  if (are_equal && counts.size() > 1) counts.erase(counts.begin() + 1, counts.end());
   return counts;
 }
 

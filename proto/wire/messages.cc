@@ -27,7 +27,7 @@ const char* name_of(const Message& message) {
       "Proof",        "Attached",    "Shrunk",       "HelloAdmin",   "AskOpenRounds", "OpenRounds",
       "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",         "Drained",
       "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch",   "EndCluster",    "ClusterEnded",
-      "Stored",       "OpenCalls"};
+      "Stored",       "OpenCalls",   "CallsMade",    "RankJoined"};
   return kNames[message.index()];
 }
 

@@ -562,7 +562,7 @@ using AnyMessage =
                  RoundFailed, TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled,
                  Challenge, Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits,
                  AskCluster, ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch,
-                 EndCluster, ClusterEnded, Stored, OpenCalls>;
+                 EndCluster, ClusterEnded, Stored, OpenCalls, CallsMade, RankJoined>;
 inline constexpr std::size_t kMessageCount = std::variant_size_v<AnyMessage>;
 
 // A variant whose copies, moves, comparison and end are compiled once, in messages.cc: inline, each file that

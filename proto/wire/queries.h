@@ -51,6 +51,35 @@ struct OpenCalls {
   friend bool operator==(const OpenCalls&, const OpenCalls&) = default;
 };
 
+// ---- ranks that have run out of data (decision 0042) ----
+
+struct MadeCall {
+  OpenCall call;
+  std::vector<std::uint64_t> parts = {};  // in the shortest form (Parts)
+  double postscale = 1;
+  friend bool operator==(const MadeCall&, const MadeCall&) = default;
+};
+
+// The lowest rank of a group that has not joined -> scheduler -> those that have: calls that it makes, in
+// their order. Those that have joined make them, too, with zeros.
+struct CallsMade {
+  JobRun job_run;
+  TensorId group;
+  std::vector<MadeCall> calls;
+  friend bool operator==(const CallsMade&, const CallsMade&) = default;
+};
+
+// worker -> scheduler: it makes no calls of its own on the group from this number on; `rank` is its own.
+// scheduler -> the group's workers: the same. With the `last` of them all go on.
+struct RankJoined {
+  JobRun job_run;
+  TensorId group;
+  Rank rank;
+  std::uint64_t number = 0;
+  bool last = false;
+  friend bool operator==(const RankJoined&, const RankJoined&) = default;
+};
+
 // ---- rounds that are open at a server ----
 
 struct AskOpenRounds {  // scheduler -> server; an unknown run has none

@@ -190,7 +190,11 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, const Node& node, Messag
   } else if (const auto* failed = std::get_if<TensorFailed>(&message)) {
     status = job.tensor_failed(node.rank, *failed);
   } else if (const auto* open = std::get_if<OpenCalls>(&message)) {
-    status = job.open_calls(node.rank, *open);
+    status = job.called(node.rank, *open);
+  } else if (const auto* made = std::get_if<CallsMade>(&message)) {
+    status = job.called(node.rank, *made);
+  } else if (const auto* joined = std::get_if<RankJoined>(&message)) {
+    status = job.called(node.rank, *joined);
   } else if (const auto* drop = std::get_if<DropTensors>(&message)) {
     status = job.drop_tensors(node.rank, *drop);
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {

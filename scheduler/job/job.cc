@@ -153,6 +153,7 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
                            is_group(catalog[failed.tensor].declaration.name);
   if (is_of_group && failed.error.code == ErrorCode::configuration) {
     calls_.note_failed(rank, failed.tensor, failed.error);
+    joins_.forget(failed.tensor);
     return {};
   }
   return fail_tensor(rank, failed.tensor, failed.error);
@@ -164,17 +165,18 @@ Status Job::fail_tensor(Rank rank, TensorId tensor, const Error& error) {
   return status;
 }
 
-Status Job::open_calls(Rank rank, const OpenCalls& open) {
+Status Job::of_group(Rank rank, JobRun run, TensorId id, const std::function<Status()>& then) {
   if (ended()) return {};
-  if (run_.phase != Phase::running || open.job_run != run_.id)
-    return make_error(ErrorCode::protocol, "OpenCalls of a run that has not started");
+  if (run_.phase != Phase::running || run != run_.id)
+    return make_error(ErrorCode::protocol, "calls of a run that has not started");
   const TensorCatalog& catalog = tensors_.catalog();
-  // It has failed already, or is being declared by others only.
-  if (!catalog.has(open.group) || catalog[open.group].state != TensorCatalog::State::ready) return {};
-  const TensorCatalog::Tensor& group = catalog[open.group];
-  if (!is_group(group.declaration.name) || !catalog.has_declared(open.group, rank))
-    return make_error(ErrorCode::protocol, "OpenCalls of what is no group of this rank");
-  const auto differ = calls_.add(rank, open, catalog);
+  if (!catalog.has(id) || catalog[id].state != TensorCatalog::State::ready) return {};
+  if (is_group(catalog[id].declaration.name) && catalog.has_declared(id, rank)) return then();
+  return make_error(ErrorCode::protocol, "calls of what is no group of this rank");
+}
+
+Status Job::open_calls(Rank rank, const OpenCalls& open) {
+  const auto differ = calls_.add(rank, open, tensors_.catalog());
   return differ ? fail_tensor(rank, open.group, *differ) : Status();
 }
 
@@ -458,10 +460,8 @@ void Job::worker_left(Rank rank) {
     return;
   }
   tensors_.let_go(rank);
-  if (run_.membership.all_left()) {
-    end({});
-    return;
-  }
+  if (run_.membership.all_left()) return end({});
+  joins_.let_go(tensors_.catalog());
   handoff_.send_tensors();
   for (const ServerId server : servers_.used())
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
@@ -553,6 +553,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   tensors_.let_go(worker.rank);
   departures_.settle_all(worker.rank);
   barrier_relay_.lost(worker.rank);
+  joins_.let_go(tensors_.catalog());
 }
 
 // What a part has decided: to go on, or that the run cannot.

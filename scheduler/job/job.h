@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,6 +43,7 @@
 #include "scheduler/job/departures.h"
 #include "scheduler/job/gathering.h"
 #include "scheduler/job/job_waits.h"
+#include "scheduler/job/join_relay.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/recovery.h"
@@ -107,7 +109,22 @@ class Job {
   Status settled(Rank rank, std::uint64_t call) { return departures_.settled(rank, call); }
   Status declare(Rank rank, const Declare& declare);
   Status tensor_failed(Rank rank, const TensorFailed& failed);
-  Status open_calls(Rank rank, const OpenCalls& open);
+  // Calls without names.
+  Status called(Rank rank, const OpenCalls& open) {
+    return of_group(rank, open.job_run, open.group, [&] { return open_calls(rank, open); });
+  }
+  Status called(Rank rank, const RankJoined& joined) {
+    return of_group(rank, joined.job_run, joined.group, [&] {
+      joins_.joined(rank, joined, tensors_.catalog());
+      return Status();
+    });
+  }
+  Status called(Rank rank, const CallsMade& made) {
+    return of_group(rank, made.job_run, made.group, [&] {
+      joins_.made(made);
+      return Status();
+    });
+  }
   Status drop_tensors(Rank rank, const DropTensors& drop);
   Status barrier(Rank rank, std::uint64_t number);
   Status lane_lost(TimePoint now, Rank rank, const LaneLost& said);
@@ -147,6 +164,9 @@ class Job {
   void open();
   void reopen(const Error& why);
   void start_running();
+  // Not if it has failed already, or is being declared by others only.
+  Status of_group(Rank rank, JobRun run, TensorId id, const std::function<Status()>& then);
+  Status open_calls(Rank rank, const OpenCalls& open);
   std::uint64_t choose_partition_bytes() const;
   void conclude(const Status& status);
   void end(Error error);
@@ -163,6 +183,7 @@ class Job {
   CatchUp catch_up_{run_, lanes_, tensors_, losses_};
   Handoff handoff_{run_, servers_, lanes_, tensors_, catch_up_, departures_, links_};
   CallComparison calls_;
+  JoinRelay joins_{run_};
   Barriers barriers_;
   BarrierRelay barrier_relay_{run_, barriers_};
   Recovery recovery_{run_, servers_, lanes_, tensors_, losses_, barriers_};

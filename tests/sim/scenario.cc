@@ -125,6 +125,14 @@ constexpr std::array kScenarios{
             if (m.random().one_in(2)) m.healing_faults(4);
           }},
     Named{"calls_replaced", [](Maker& m) { with_replacements(m, &Maker::make_calls); }},
+    Named{"calls_join",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(1, 6);
+            m.make_calls(job);
+            job.calls.joins = true;
+            job.calls.messages = 0;
+            if (m.random().one_in(2)) m.cut_lanes(1, 4);
+          }},
     Named{"calls_part",
           [](Maker& m) {
             JobPlan& job = m.loose_job(2, 6);

@@ -77,13 +77,11 @@ void SimCalls::go_on(Group& group) {
 }
 
 void SimCalls::begin(Group& group) {
-  const CallsPlan& plan = worker_.job.calls;
-  if (group.next > plan.count) {
-    if (group.under_way.empty() && group.next == plan.count + 1) {
-      ++group.next;  // once
-      if (--unfinished_ == 0) worker_.over();
-    }
-    return;
+  const std::uint64_t own = own_calls(worker_.job, group.index, worker_.rank);
+  if (group.next > own) {
+    if (!group.under_way.empty() || group.next != own + 1) return;
+    ++group.next;  // once
+    return end(group);
   }
   const std::uint64_t number = group.next++;
   Call& call = group.under_way[number];
@@ -101,6 +99,20 @@ void SimCalls::begin(Group& group) {
       std::move(request),
       [this, &group, number](const Result<std::uint32_t>& result) { on_done(group, number, result); });
   if (!begun) on_done(group, number, begun.error());
+}
+
+// All have joined when the first rank has made all calls.
+void SimCalls::end(Group& group) {
+  const auto over = [this] {
+    if (--unfinished_ == 0) worker_.over();
+  };
+  if (!worker_.job.calls.joins) return over();
+  const Status begun = worker_.join(group.id, [this, over](const Result<std::uint32_t>& last) {
+    if (!last && last.error().code == ErrorCode::closed) return;
+    if (!last) return worker_.give_up(last.error());
+    over();
+  });
+  if (!begun && begun.error().code != ErrorCode::closed) worker_.give_up(begun.error());
 }
 
 void SimCalls::prepare(const Group& group, Call& call, GroupRequest& request) {
@@ -253,6 +265,7 @@ void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight)
     }
     double sum = value(ranks.front(), i);
     for (std::size_t r = 1; r < ranks.size(); ++r) {
+      if (call.number > own_calls(job, group.index, ranks[r])) continue;  // it counts as zero
       const double next = value(ranks[r], i);
       if (plan.call.operation == Operation::sum) sum += next;
       if (plan.call.operation == Operation::max) sum = std::max(sum, next);

@@ -31,6 +31,7 @@ class SimCalls {
     Duration think{0};
     // The worker's: engine.begin_call() with a callback that comes once, or not at all after an error.
     std::function<Status(GroupRequest&&, Request::Done)> begin;
+    std::function<Status(GroupId, GroupJoins::Done)> join;  // likewise
     std::function<void(const Error&)> give_up;
     std::function<void(const std::string&)> fail;
     std::function<void()> over;
@@ -59,6 +60,7 @@ class SimCalls {
 
   GroupId id_of(std::size_t group) const;
   void go_on(Group& group);
+  void end(Group& group);
   void begin(Group& group);
   void prepare(const Group& group, Call& call, GroupRequest& request);
   std::pair<std::uint64_t, std::uint64_t> part_of(const Group& group, const CallPlan& plan) const;

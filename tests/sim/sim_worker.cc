@@ -242,20 +242,21 @@ void SimWorker::renew(std::size_t tensor) {
 
 void SimWorker::make_calls() {
   if (job_.plan.calls.count == 0) return;
-  const auto begin = [this](GroupRequest&& request, Request::Done done) -> Status {
-    if (state_ != State::running) return make_error(ErrorCode::closed, "it closes");
-    request.request.done = once<Result<std::uint32_t>>(std::move(done));
-    calling_ = true;
-    const Status begun = engine_->begin_call(std::move(request));
-    calling_ = false;
-    if (!begun) --callbacks_due_;
-    return begun;
+  const auto begin = [this](GroupRequest&& request, Request::Done done) {
+    return started([&] {
+      request.request.done = once<Result<std::uint32_t>>(std::move(done));
+      return engine_->begin_call(std::move(request));
+    });
   };
-  const auto over = [this] { closes_after_calls_ ? close_later() : void(); };
+  const auto join = [this](GroupId group, GroupJoins::Done done) {
+    return started(
+        [&] { return engine_->join_group(group, 0, once<Result<std::uint32_t>>(std::move(done))); });
+  };
   calls_ = std::make_unique<SimCalls>(
-      SimCalls::Worker{node_.loop(), *engine_, job_.plan, rank_, plan_.in_place, plan_.think, begin,
+      SimCalls::Worker{node_.loop(), *engine_, job_.plan, rank_, plan_.in_place, plan_.think, begin, join,
                        [this](const Error& error) { give_up(error); },
-                       [this](const std::string& what) { fail(what); }, over},
+                       [this](const std::string& what) { fail(what); },
+                       [this] { closes_after_calls_ ? close_later() : void(); }},
       random_.next());
   calls_->start();
 }

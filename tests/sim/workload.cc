@@ -336,6 +336,14 @@ CallPlan planned(const JobPlan& job, std::size_t group, std::uint64_t number) {
   CallPlan plan;
   plan.dtype = kTypes[random.below(std::size(kTypes))];
   const Operation operation = kOperations[random.below(std::size(kOperations))];
+  if (job.calls.joins) {
+    const Rank first = ranks.empty() ? Rank{0} : ranks.front();
+    const RoundCall calls[] = {Operation::sum, Operation::sum, RoundCall::broadcast(first),
+                               RoundCall::reduce(Operation::sum, first)};
+    plan.call = calls[random.below(std::size(calls))];
+    plan.count = random.one_in(4) ? 0 : random.between(1, random.one_in(4) ? 8000 : 300);
+    return plan;
+  }
   if (random.one_in(4))
     return planned_exchange(root, ranks.empty() ? job.world_size() : ranks.size(), random);
   switch (random.below(8)) {
@@ -466,6 +474,12 @@ bool is_odd_in_lengths(const JobPlan& job, std::uint64_t number) {
   if (one == two || one.lengths.empty() || two.lengths.empty()) return false;
   one.lengths = two.lengths;
   return one == two;
+}
+
+std::uint64_t own_calls(const JobPlan& job, std::size_t group, Rank rank) {
+  const std::size_t place = place_of(job, group, rank);
+  if (!job.calls.joins || place == 0) return job.calls.count;
+  return Random(job.seed ^ (group + 1) * 0x9e3779b97f4a7c15u ^ place << 32).below(job.calls.count + 1);
 }
 
 std::uint64_t message_length(const JobPlan& job, std::size_t group, const MessageKey& key) {

@@ -87,6 +87,7 @@ struct CallsPlan {
   std::uint64_t count = 0;                // on each
   std::uint32_t messages = 0;             // with each tag, from each rank to each other one
   std::uint32_t tags = 0;
+  bool joins = false;  // ranks run out of calls, but the first of each group, and join
   // One rank makes another call from this number on, or leaves one out.
   struct Odd {
     std::size_t group = 0;
@@ -168,6 +169,8 @@ std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std:
 
 // Numbers from 1 on. As this rank makes it.
 CallPlan call_plan(const JobPlan& job, std::size_t group, std::uint64_t number, Rank rank);
+// So many the rank makes in the group before it joins, if it does.
+std::uint64_t own_calls(const JobPlan& job, std::size_t group, Rank rank);
 // A message with a tag, the number-th from 0 on.
 struct MessageKey {
   Rank from, to;

@@ -1,5 +1,4 @@
-// Calls on a group of ranks, of buffers that nobody has declared; part of client.hpp. See "calls on groups"
-// in bps.h.
+// Calls on a group of ranks, of buffers that nobody has declared; part of client.hpp. See bps/calls.h.
 #ifndef BPS_GROUP_HPP_
 #define BPS_GROUP_HPP_
 
@@ -222,6 +221,16 @@ class Group {
       return bps_all_to_all(client_, id_, &raw_in, nullptr, data_of(in_bytes), nullptr, in_bytes.size(),
                             handle, error);
     });
+  }
+
+  // Starts to join: this rank has run out of data. Handle::last_joined tells who came last. See bps_join.
+  Handle join() const {
+    return thrown([&](Status& status) { return join(status); });
+  }
+  Handle join(Status& status) const {
+    if (client_ == nullptr) return status = detail::no_client(), Handle{};
+    return started(
+        status, [&](bps_handle** handle, bps_error* error) { return bps_join(client_, id_, handle, error); });
   }
 
   // Ends the group for this rank, which makes no later calls on it. The name may be used again at once.

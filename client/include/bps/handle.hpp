@@ -102,6 +102,9 @@ class Handle {
     return result;
   }
 
+  // Of a join that is done: the rank that has joined last. Else -1.
+  int last_joined() const noexcept { return bps_handle_last_joined(raw_); }
+
   // Of a successful Client::push_pull_view: the pieces of the answer, in the order of the tensor. Readable
   // until release() or the end of the handle.
   std::vector<Piece> view() const {
@@ -117,7 +120,7 @@ class Handle {
     do {
       detail::Call call;
       status = call.status(bps_handle_view(raw_, pieces.size(), &piece, call.error()));
-      if (!status.ok() || piece.bytes == 0) break;
+      if (!status.ok() || piece.pieces == 0) break;
       pieces.reserve(piece.pieces);
       pieces.push_back({piece.pointer, piece.bytes, piece.offset});
     } while (pieces.size() < piece.pieces);

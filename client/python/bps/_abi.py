@@ -215,6 +215,8 @@ FUNCTIONS: List[_Signature] = [
     ("bps_all_to_all", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), POINTER(c_uint64), POINTER(c_uint64), c_size_t,
       POINTER(c_void_p), _error]),
+    ("bps_join", c_int, [c_void_p, c_uint32, POINTER(c_void_p), _error]),
+    ("bps_handle_last_joined", c_int32, [c_void_p]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),
     ("bps_wait", c_int, [c_void_p, c_int64, _error]),
     ("bps_handle_wait_stream", c_int, [c_void_p, c_void_p, _error]),

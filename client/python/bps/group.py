@@ -1,6 +1,6 @@
 """Calls on a group of ranks, of arrays that nobody has declared.
 
-All ranks of a group make the same calls on it, in the same order. See "calls on groups" in bps.h.
+All ranks of a group make the same calls on it, in the same order. See bps/calls.h.
 """
 import ctypes
 import operator
@@ -141,6 +141,16 @@ class Group:
             raise invalid(f"{self._what('source')} has {count} parts, and out {taken}")
         return self._start((given,) if output is None else (given, output), _library.get().bps_all_to_all,
                            ctypes.byref(given.c_buffer()), self._maybe(output), gives, takes, max(count, taken))
+
+    def join(self) -> Handle:
+        """Starts to join: this rank has run out of data, and makes no calls on the group until all ranks have joined; returns at
+        once. Until then the library makes the others' calls here with zeros; averages divide by all ranks. When it is done,
+        Handle.last_joined is the rank that came last. See bps_join in bps/calls.h."""
+        handle = Handle(self._client, self._tensor(DType.U8, 0), ())
+        error = _library.new_error()
+        _library.check(_library.get().bps_join(self._client._pointer, self._number, ctypes.byref(handle._raw),
+                                               ctypes.byref(error)), error)
+        return handle
 
     def barrier(self, timeout_s: Optional[float] = None) -> None:
         """Returns when every rank of the group has called it as often as this one."""

@@ -176,6 +176,11 @@ class Handle:
         """How many ranks were really summed; 0 until it has ended well, and of a drop."""
         return int(_library.get().bps_handle_ranks(self._raw))
 
+    @property
+    def last_joined(self) -> int:
+        """Of a join that is done: the rank that has joined last. Else -1."""
+        return int(_library.get().bps_handle_last_joined(self._raw))
+
     def parts(self) -> List[memoryview]:
         """Of an all_gather or all_to_all without `out` that has ended well: the bytes of each rank's part, in the order of the
         group. They lie in memory of the library, which is freed with the last of these views and the handle."""

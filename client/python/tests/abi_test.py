@@ -1,4 +1,4 @@
-"""The Python side of the C API says what bps.h says, and a library that does not fit is refused with a reason."""
+"""The Python side of the C API says what bps.h and calls.h say, and a library that does not fit is refused with a reason."""
 import ctypes
 import pathlib
 import re
@@ -7,7 +7,7 @@ from unittest import mock
 
 from bps import Code, DType, Error, Op, _abi, _library
 
-HEADER = (pathlib.Path(__file__).resolve().parents[2] / "include/bps/bps.h").read_text()
+HEADER = "".join((pathlib.Path(__file__).resolve().parents[2] / "include/bps" / name).read_text() for name in ("bps.h", "calls.h"))
 CODE = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.S)
 
 

@@ -16,3 +16,9 @@ class CallsTest(WorkerTest):
             with self.subTest(size=size, **env):
                 for worker in self.run_all(size, "messages", servers=2, **env):
                     self.assertIn("right", worker.text())
+
+    def test_joins(self):
+        for size in (2, 4, 1):
+            with self.subTest(size=size):
+                for worker in self.run_all(size, "joins", servers=2):
+                    self.assertIn("right", worker.text())

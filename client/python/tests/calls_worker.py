@@ -154,5 +154,29 @@ def messages():
     print("right")
 
 
+def joins():
+    """Ranks with more and fewer batches, twice: averages divide by all, and all know who came last."""
+    with bps.Client() as client:
+        rank, size = client.rank, client.world_size
+        for epoch in range(2):
+            for step in range(3 + 2 * rank):
+                array = numpy.full(1000 + step, rank + 1, "f4")
+                client.world.push_pull(array, op=bps.Op.AVERAGE if step % 2 else bps.Op.SUM).wait()
+                there = [other + 1 for other in range(size) if step < 3 + 2 * other]
+                expected = numpy.float32(sum(there))
+                assert (array == (expected / numpy.float32(size) if step % 2 else expected)).all(), (rank, step, array[0])
+            join = client.world.join()
+            join.wait()
+            assert join.last_joined == size - 1, join.last_joined
+        if size > 1:
+            if rank == 0:
+                fails("rank 0 has joined, and call number .*: max of 5 f32 is one which zeros would change",
+                      lambda: client.world.join().wait())
+            else:
+                fails("rank 0 has joined, and call number .*: max of 5 f32 is one which zeros would change",
+                      lambda: client.world.push_pull(numpy.zeros(5, "f4"), op=bps.Op.MAX).wait())
+    print("right")
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

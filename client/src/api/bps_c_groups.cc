@@ -127,6 +127,17 @@ bps_status bps_drop_group(bps_client* client, bps_group group, bps_handle** hand
   });
 }
 
+bps_status bps_join(bps_client* client, bps_group group, bps_handle** handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
+    *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    std::unique_ptr<bps_handle> made = make_handle(client, {}, false, MemoryKind::host);
+    made->on_group = made->is_join = true;
+    return hand_over(std::move(made), handle, [&] { return client->client->groups().join(GroupId{group}); });
+  });
+}
+
 bps_status bps_group_push_pull(bps_client* client, bps_group group, bps_dtype dtype, const bps_buffer* in,
                                const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
                                bps_error* error) {

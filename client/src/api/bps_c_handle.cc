@@ -118,7 +118,12 @@ bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error) {
 }
 
 uint32_t bps_handle_ranks(const bps_handle* handle) {
-  return usable(handle).ok() ? handle->record->weight() : 0;
+  return usable(handle).ok() && !handle->is_join ? handle->record->weight() : 0;
+}
+
+int32_t bps_handle_last_joined(const bps_handle* handle) {
+  if (!usable(handle).ok() || !handle->is_join || !handle->record->done()) return -1;
+  return handle->record->result().ok() ? static_cast<std::int32_t>(handle->record->weight()) : -1;
 }
 
 bps_status bps_handle_view(bps_handle* handle, size_t index, bps_view* view, bps_error* error) {

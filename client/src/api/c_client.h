@@ -26,6 +26,7 @@ struct bps_handle {
   std::weak_ptr<bps::Client> client;
   bps::TensorId tensor;
   bool on_group;  // and not on the tensor
+  bool is_join;
   bool has_view;
   bps::MemoryKind memory;
   bps::Duration default_timeout;

@@ -64,8 +64,8 @@ Status read_reduction(const bps_buffer* in, const bps_reduce_op& operation, Requ
 
 std::unique_ptr<bps_handle> make_handle(const bps_client* client, TensorId tensor, bool has_view,
                                         MemoryKind memory) {
-  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, tensor, false, has_view, memory,
-                                                    client->client->operation_timeout(),
+  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, tensor, false, false, has_view,
+                                                    memory, client->client->operation_timeout(),
                                                     client->client->fork_mark()});
 }
 

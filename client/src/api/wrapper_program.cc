@@ -244,6 +244,9 @@ void groups(bps::Client& client) {
     gathered.wait(30s);
     check(gathered.view().size() == 1 && gathered.view()[0].bytes == 12, "parts in memory of the library");
     on.all_to_all(in, {12}).wait(30s);
+    const bps::Handle joined = on.join();
+    joined.wait(30s);
+    check(joined.last_joined() == 0 && gathered.last_joined() == -1, "a join");
     std::vector<float> none;
     on.push_pull(bps::DType::f32, none, none).wait(30s);
   }

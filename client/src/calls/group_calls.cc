@@ -99,6 +99,8 @@ GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::siz
   group.next_number = number + 1;
   Call& call = group.calls[number];
   call.said = signature_of(number, request);
+  call.parts = request.parts;
+  call.postscale = request.request.scale.postscale;
   call.ticket = request.ticket;
   call.since = loop_.now();
   call.left = parts;
@@ -106,6 +108,7 @@ GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::siz
   open_.insert(group.id);
   if (!timer_) timer_ = loop_.after(kPatience / 2, [this] { watch(); });
   if (!group.is_asked) declare_group(group);
+  if (!group.channel) owner_.on_call_made(group.id, call.said, request);
   return call;
 }
 
@@ -185,13 +188,57 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   group.report.note_over(ended.said);
   if (group.calls.empty()) open_.erase(group.id);
   if (group.calls.empty() && group.is_dropped) drop_tensors(group);
+  const GroupId idle = group.calls.empty() && !group.channel ? group.id : GroupId{kFirstChannel};
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
+  if (idle.value != kFirstChannel) owner_.on_group_idle(idle);
   if (open_.empty()) owner_.on_calls_idle();
 }
 
 void GroupCalls::end_queue(Group& group, Slot& slot, const Error& error) {
   for (const Piece& piece : std::exchange(slot.queue, {}))
     end_piece(group, piece.number, error);
+}
+
+// ---- for joins ----
+
+Status GroupCalls::ask_for_tensor(GroupId id) {
+  const auto group = usable(id);
+  if (!group) return group.error();
+  if (!(*group)->is_asked) declare_group(**group);
+  return {};
+}
+
+std::optional<TensorId> GroupCalls::tensor_of(GroupId id) const {
+  const Group* const group = find(id);
+  return group == nullptr ? std::nullopt : group->tensor;
+}
+
+std::optional<GroupId> GroupCalls::group_of(TensorId tensor) const {
+  const auto found = by_tensor_.find(tensor);
+  if (found == by_tensor_.end()) return std::nullopt;
+  const Group& group = *found->second;
+  if (group.channel || group.is_dropped || group.tensor != tensor) return std::nullopt;
+  return group.id;
+}
+
+std::optional<GroupCalls::Idle> GroupCalls::idle_at(GroupId id) const {
+  const Group* const group = find(id);
+  if (group == nullptr || !group->tensor || !group->calls.empty()) return std::nullopt;
+  return Idle{*group->tensor, group->next_number};
+}
+
+std::optional<std::uint64_t> GroupCalls::next_number(GroupId id) const {
+  const Group* const group = find(id);
+  return group == nullptr ? std::nullopt : std::optional(group->next_number);
+}
+
+std::vector<MadeCall> GroupCalls::open_calls(GroupId id) const {
+  std::vector<MadeCall> open;
+  const Group* const group = find(id);
+  if (group == nullptr) return open;
+  for (const auto& [number, call] : group->calls)
+    open.push_back({call.said, call.parts, call.postscale});
+  return open;
 }
 
 // ---- slots ----
@@ -228,6 +275,7 @@ void GroupCalls::on_group_declared(Group& group, const Result<std::vector<Tensor
     declare_group(*find(channel));
   if (group.failure) owner_.fail_slot(*group.tensor, *group.failure);
   if (group.is_dropped && group.calls.empty()) drop(group, *group.tensor);
+  if (!group.channel) owner_.on_group_idle(group.id);
 }
 
 // The first use of one declares as many more as there are, so that few calls wait for that.
@@ -321,7 +369,8 @@ void GroupCalls::fail_group(Group& group, const Error& error) {
   end_all(group, error);
   for (const GroupId channel : std::set<GroupId>(group.channels))
     fail_group(*find(channel), error);
-  if (!group.channel || !group.channel->fails_group || error.code == ErrorCode::peer_lost) return;
+  if (!group.channel) return owner_.on_group_failed(group.id, error);
+  if (!group.channel->fails_group || error.code == ErrorCode::peer_lost) return;
   if (Group* const parent = find(group.channel->of)) fail_group(*parent, error);
 }
 

@@ -60,6 +60,11 @@ class GroupCalls {
     virtual void say(OpenCalls open) = 0;  // the run is filled in
     virtual void post_call(std::function<void()> task) = 0;
     virtual void on_calls_idle() = 0;
+    // Of groups that are no channels. It makes a call; nothing of its calls is under way, and its tensor is
+    // there; it has failed.
+    virtual void on_call_made(GroupId, const OpenCall&, const GroupRequest&) {}
+    virtual void on_group_idle(GroupId) {}
+    virtual void on_group_failed(GroupId, const Error&) {}
 
    protected:
     ~Owner() = default;
@@ -88,6 +93,20 @@ class GroupCalls {
   // None are made later; those under way go on. `done`: all its ranks have dropped it, or are gone.
   Status drop(GroupId group, std::function<void(Status)> done);
 
+  // ---- for joins (GroupJoins) ----
+  Status ask_for_tensor(GroupId group);
+  std::optional<TensorId> tensor_of(GroupId group) const;
+  // A group that is not dropped, and no channel.
+  std::optional<GroupId> group_of(TensorId tensor) const;
+  // None: calls are under way, or the tensor is not there.
+  struct Idle {
+    TensorId tensor;
+    std::uint64_t number;  // of the next call
+  };
+  std::optional<Idle> idle_at(GroupId group) const;
+  std::optional<std::uint64_t> next_number(GroupId group) const;
+  std::vector<MadeCall> open_calls(GroupId group) const;
+
   // On all ranks, for a reason of this one.
   void fail_group(GroupId group, const Error& error) { fail_group(*find(group), error); }
   // On this rank a tensor has failed.
@@ -110,6 +129,8 @@ class GroupCalls {
   struct Call {
     Group* group = nullptr;
     OpenCall said;
+    std::vector<std::uint64_t> parts;
+    double postscale = 1;
     std::uint64_t ticket = 0;
     TimePoint since;
     std::size_t left = 0;  // pieces that are not over

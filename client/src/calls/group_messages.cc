@@ -87,11 +87,12 @@ GroupId GroupMessages::channel(GroupId id, Group& group, const Key& key) {
   return found->second = calls_.add_channel(std::move(spec));
 }
 
-GroupId GroupMessages::channel_of_all(GroupId id, std::optional<GroupId>& known, std::string_view prefix) {
+GroupId GroupMessages::channel_of_all(GroupId id, const Group& group, std::optional<GroupId>& known,
+                                      std::string_view prefix) {
   if (known) return *known;
   ChannelSpec spec;
   spec.of = id;
-  spec.ranks = calls_.spec(id)->ranks;
+  if (!group.ranks.is_all()) spec.ranks = group.ranks.ranks();
   spec.name = [prefix](const std::string& name, TensorId tensor) {
     return channel_name(prefix, name, tensor);
   };
@@ -237,7 +238,7 @@ Status GroupMessages::begin_given(GroupRequest&& request) {
   std::copy(own.begin(), own.end(), lengths->begin() + own_place(group) * own.size());
 
   GroupRequest first;
-  first.group = channel_of_all(id, group.lengths, kLengthsPrefix);
+  first.group = channel_of_all(id, group, group.lengths, kLengthsPrefix);
   first.dtype = DType::u8;
   first.parts = Parts::shortest(std::vector<std::uint64_t>(size, own.size() * kWidth));
   first.ticket = request.ticket;
@@ -255,7 +256,7 @@ Status GroupMessages::begin_given(GroupRequest&& request) {
   head.request.done = std::exchange(kept->request.done, nullptr);
   const auto number = calls_.begin_parts(std::move(head), parts);
   if (!number) return number.error();
-  const Part part{id, *number, kept->ticket, call.kind};
+  const Part part{id, *number, kept->ticket, call.kind, kept->given};
   auto exchange = std::make_shared<Exchange>();
   exchange->is_ready = false;
   first.request.done = [this, id, part, parts, kept, lengths, exchange](const Result<std::uint32_t>& weight) {
@@ -303,7 +304,7 @@ void GroupMessages::start_given(const Part& part, GroupRequest& request,
     return send(part, messages_of(group, request));
   }
   GroupRequest second;
-  second.group = channel_of_all(part.group, group.parts, kPartsPrefix);
+  second.group = channel_of_all(part.group, group, group.parts, kPartsPrefix);
   second.dtype = DType::u8;
   second.parts = Parts::shortest(taken);
   second.request.call = call;

@@ -39,7 +39,8 @@ class GroupMessages {
   // Longer ones end when they have been received.
   static constexpr std::size_t kEarlyBytes = 64 * 1024;
   static constexpr std::size_t kMostEarlyBytes = 16 * 1024 * 1024;
-  static constexpr std::size_t kMostTags = 16'384;  // of a group; each counts with each other rank and direction
+  static constexpr std::size_t kMostTags =
+      16'384;  // of a group; each counts with each other rank and direction
 
   // Both outlive it.
   GroupMessages(GroupCalls& calls, GroupCalls::Owner& owner, Rank self, std::uint32_t world_size);
@@ -83,11 +84,13 @@ class GroupMessages {
     std::uint64_t number = 0;
     std::uint64_t ticket = 0;
     RoundKind kind;
+    std::shared_ptr<GivenParts> given = {};  // kept until its last part has ended
   };
 
   Group& group_of(GroupId id);
   GroupId channel(GroupId id, Group& group, const Key& key);
-  GroupId channel_of_all(GroupId id, std::optional<GroupId>& known, std::string_view prefix);
+  GroupId channel_of_all(GroupId id, const Group& group, std::optional<GroupId>& known,
+                         std::string_view prefix);
   std::uint32_t size_of_group(const Group& group) const { return group.ranks.size(world_size_); }
   std::uint32_t own_place(const Group& group) const { return *group.ranks.place_of(self_); }
 

@@ -37,7 +37,11 @@ class Check {
     if (call.kind == RoundKind::message) return check_end("the other end", request_.peer, false);
     if (call.has_root()) {
       if (Status status = check_end("the root", call.root, true); !status.ok()) return status;
-      if (call.root != rules_.self) return {};
+      if (call.root != rules_.self) {  // only the root needs lengths
+        request_.parts.clear();
+        request_.out_parts.clear();
+        return {};
+      }
     }
     Whole in{"in", request_.request.in, request_.parts};
     Whole out{"out", request_.request.out, request_.out_parts};

@@ -21,6 +21,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       declares_(data_, link_),
       calls_(loop, *this),
       messages_(calls_, *this, config_.rank, config_.world_size),
+      joins_(calls_, *this, config_.rank, config_.world_size),
       waits_(loop, config_, log_, link_, data_, declares_, barriers_, drops_),
       alive_(std::make_shared<bool>(true)) {}
 
@@ -150,7 +151,16 @@ Status ClientEngine::begin(Request&& request) {
 
 Status ClientEngine::begin_call(GroupRequest&& request) {
   if (Status status = ready(); !status.ok()) return status;
+  const bool is_message = request.request.call.kind == RoundKind::message;
+  if (joins_.has_joined(request.group) && !is_message) {
+    return make_error(ErrorCode::invalid_argument, "this rank has joined, and makes no calls on the group",
+                      "wait until the join is done, which is when all ranks have joined");
+  }
   if (!request.more.empty()) return begin_calls(std::move(request));
+  return begin_for_others(std::move(request));
+}
+
+Status ClientEngine::begin_for_others(GroupRequest&& request) {
   return GroupMessages::is_for(request) ? messages_.begin(std::move(request))
                                         : calls_.begin(std::move(request));
 }
@@ -183,12 +193,41 @@ Status ClientEngine::begin_calls(GroupRequest&& request) {
   return {};
 }
 
+Status ClientEngine::join_group(GroupId group, std::uint64_t ticket, GroupJoins::Done done) {
+  if (Status status = ready(); !status.ok()) return status;
+  return joins_.join(group, ticket, [this, done = std::move(done)](const Result<std::uint32_t>& last) {
+    done(last);
+    on_idle();
+  });
+}
+
+// Not at once: a group that fails with it ends calls.
+void ClientEngine::on_call_made(GroupId group, const OpenCall& call, const GroupRequest& request) {
+  if (!joins_.is_of_interest(group)) return;
+  post([this, group, made = MadeCall{call, request.parts, request.request.scale.postscale}] {
+    joins_.on_made(group, made);
+  });
+}
+
+void ClientEngine::say(CallsMade made) {
+  made.job_run = data_.job_run();
+  link_.send(made);
+}
+
+void ClientEngine::say(RankJoined joined) {
+  joined.job_run = data_.job_run();
+  link_.send(joined);
+}
+
 Status ClientEngine::drop_group(GroupId group, Done done) {
   if (Status status = ready(); !status.ok()) return status;
-  return calls_.drop(group, [this, group, done = std::move(done)](const Status& status) {
+  Status dropped = calls_.drop(group, [this, group, done = std::move(done)](const Status& status) {
     messages_.forget(group);
     done(status);
   });
+  if (dropped.ok())
+    joins_.on_failed(group, make_error(ErrorCode::invalid_argument, "the group has been dropped"));
+  return dropped;
 }
 
 // Also while this client closes: what it waits for may need them.
@@ -212,6 +251,7 @@ void ClientEngine::say(OpenCalls open) {
 }
 
 void ClientEngine::explain_call(std::uint64_t ticket, Duration patience, Explained done) {
+  if (const auto join = joins_.describe(ticket)) return done({*join});
   const auto call = calls_.describe(ticket);
   if (!call) return done({"the drop of a group that not all its ranks have dropped"});
   if (!call->slot) return done({call->text + ": waits for earlier calls of its size, or for its first slot"});
@@ -253,6 +293,7 @@ void ClientEngine::on_taken_up() {
   declares_.send_failed();
   declares_.ask_again();
   calls_.say_again();
+  joins_.on_scheduler_back();
   for (const PendingBarriers::Pending& barrier : barriers_.pending())
     link_.send(Barrier{barrier.number});
   if (has_left_) link_.send(Leave{});
@@ -269,6 +310,7 @@ void ClientEngine::fail(const Error& error) {
   link_.close();
   waits_.stop(error);
   calls_.fail(error);
+  joins_.fail(error);
   data_.fail(error);
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
   declares_.fail(error);
@@ -369,6 +411,7 @@ void ClientEngine::finish_close() {
   link_.close();
   waits_.stop(*failure_);
   calls_.fail(cancelled);
+  joins_.fail(cancelled);
   data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
     declares_.fail(cancelled);
     barriers_.fail(cancelled);

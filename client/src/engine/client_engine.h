@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "client/src/calls/group_calls.h"
+#include "client/src/calls/group_joins.h"
 #include "client/src/calls/group_messages.h"
 #include "client/src/engine/declarations.h"
 #include "client/src/engine/pending_barriers.h"
@@ -39,7 +40,10 @@
 
 namespace bps {
 
-class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owner, private GroupCalls::Owner {
+class ClientEngine final : private SchedulerLink::Owner,
+                           private DataPlane::Owner,
+                           private GroupCalls::Owner,
+                           private GroupJoins::Owner {
  public:
   using Done = std::function<void(Status)>;
   using DeclareDone = Declarations::Done;
@@ -79,6 +83,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   GroupId declare_group(GroupSpec spec) { return calls_.add(std::move(spec)); }
   Status begin_call(GroupRequest&& request);
   Status drop_group(GroupId group, Done done);
+  // This rank has run out of data: see GroupJoins.
+  Status join_group(GroupId group, std::uint64_t ticket, GroupJoins::Done done);
 
   // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
   // takes its next operation after release(). Null for a tensor without elements.
@@ -155,6 +161,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_declared(Declared& declared) override;
   void on_tensor_failed(const TensorFailed& failed) override;
   void on_ended(const DropTensors& ended) override;
+  void on_rank_joined(const RankJoined& joined) override { joins_.on_joined(joined); }
+  void on_calls_made(const CallsMade& made) override { joins_.on_made_by_others(made); }
   void on_moved(const Moved& moved) override;
   void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
   void on_barrier_done(const BarrierDone& barrier) override { barriers_.on_done(barrier); }
@@ -179,6 +187,13 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void say(OpenCalls open) override;
   void post_call(std::function<void()> task) override { post(std::move(task)); }
   void on_calls_idle() override { on_idle(); }
+  void on_call_made(GroupId group, const OpenCall& call, const GroupRequest& request) override;
+  void on_group_idle(GroupId group) override { joins_.on_idle(group); }
+  void on_group_failed(GroupId group, const Error& error) override { joins_.on_failed(group, error); }
+  // GroupJoins::Owner
+  Status begin_for_others(GroupRequest&& request) override;
+  void say(CallsMade made) override;
+  void say(RankJoined joined) override;
 
   Status begin_calls(GroupRequest&& request);
   void fail(const Error& error);
@@ -186,7 +201,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void drain();
   void warn_of_what_is_under_way();
   void finish_close();
-  bool is_idle() const { return data_.idle() && calls_.idle(); }
+  bool is_idle() const { return data_.idle() && calls_.idle() && joins_.idle(); }
   Status ready() const;
 
   EventLoop& loop_;
@@ -202,6 +217,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   PendingDrops drops_;
   GroupCalls calls_;
   GroupMessages messages_;
+  GroupJoins joins_;
   WaitReports waits_;
   std::optional<PendingSettle> settle_;  // for when all declares are answered; only the last one counts
   std::optional<Error> failure_;

@@ -204,6 +204,10 @@ bool SchedulerLink::handle_joined(Message& message) {
     owner_.on_barrier_done(*barrier);
   } else if (const auto* tensor = std::get_if<TensorFailed>(&message)) {
     owner_.on_tensor_failed(*tensor);
+  } else if (const auto* joined = std::get_if<RankJoined>(&message)) {
+    owner_.on_rank_joined(*joined);
+  } else if (const auto* made = std::get_if<CallsMade>(&message)) {
+    owner_.on_calls_made(*made);
   } else if (const auto* ended = std::get_if<DropTensors>(&message)) {
     owner_.on_ended(*ended);
   } else if (const auto* moved = std::get_if<Moved>(&message)) {

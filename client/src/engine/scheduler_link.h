@@ -27,6 +27,8 @@ class SchedulerLink final : private ControlSession::Owner {
     virtual void on_job_start(JobStart& start) = 0;
     virtual void on_declared(Declared& declared) = 0;
     virtual void on_tensor_failed(const TensorFailed& failed) = 0;
+    virtual void on_rank_joined(const RankJoined& joined) = 0;
+    virtual void on_calls_made(const CallsMade& made) = 0;
     virtual void on_ended(const DropTensors& ended) = 0;
     virtual void on_moved(const Moved& moved) = 0;
     virtual void on_shrunk(const Shrunk& shrunk) = 0;

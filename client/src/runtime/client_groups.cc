@@ -121,4 +121,10 @@ Result<std::shared_ptr<OperationRecord>> ClientGroups::drop(GroupId id) {
   });
 }
 
+Result<std::shared_ptr<OperationRecord>> ClientGroups::join(GroupId id) const {
+  if (const auto group = find(id); !group) return group.error();
+  if (config_.local_group != LocalGrouping::off) return sums_on_hosts("a join");
+  return operations_->join_group(id);
+}
+
 }  // namespace bps

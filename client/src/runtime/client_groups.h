@@ -26,6 +26,7 @@ class ClientGroups {
   // A name may be used again when its group has been dropped.
   Result<GroupId> declare(GroupSpec spec);
   Result<std::shared_ptr<OperationRecord>> drop(GroupId group);
+  Result<std::shared_ptr<OperationRecord>> join(GroupId group) const;
   // What is wrong with a call. Of an exchange of messages the lengths that the caller has left out are set,
   // and this rank's own part is copied.
   Status prepare(GroupRequest& request, const RequestRules& rules) const;

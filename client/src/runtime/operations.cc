@@ -88,6 +88,13 @@ Result<std::shared_ptr<OperationRecord>> Operations::drop_group(GroupId group) {
   return start_on_group(std::move(note));
 }
 
+Result<std::shared_ptr<OperationRecord>> Operations::join_group(GroupId group) {
+  GroupNote note;
+  note.group = group;
+  note.is_join = true;
+  return start_on_group(std::move(note));
+}
+
 Result<std::shared_ptr<OperationRecord>> Operations::start_on_group(GroupNote&& note) {
   auto record = std::make_shared<OperationRecord>(callbacks_);
   if (!leave({nullptr, record, {}, nullptr, false, std::make_unique<GroupNote>(std::move(note))}))
@@ -116,6 +123,10 @@ void Operations::begin_on_group(Note& note) {
       end_on_group(record, weight);
     };
     status = engine_->begin_call(std::move(*asked.request));
+  } else if (asked.is_join) {
+    status = engine_->join_group(
+        asked.group, ticket_of(*record),
+        [this, record](const Result<std::uint32_t>& last) { end_on_group(record, last); });
   } else {
     status = engine_->drop_group(asked.group, [this, record](const Status& dropped) {
       end_on_group(record, dropped.ok() ? Result<std::uint32_t>(0) : dropped.error());

@@ -54,6 +54,8 @@ class Operations {
   // False: the client is closed. In the order of these the engine counts its groups.
   bool add_group(GroupSpec spec);
   Result<std::shared_ptr<OperationRecord>> drop_group(GroupId group);
+  // The record's weight is the rank that joins last.
+  Result<std::shared_ptr<OperationRecord>> join_group(GroupId group);
   static std::uint64_t ticket_of(const OperationRecord& record) {
     return reinterpret_cast<std::uintptr_t>(&record);
   }
@@ -88,11 +90,12 @@ class Operations {
     bool view = false;
     bool on_gpu = false;
   };
-  // What is asked of a group: a call if it has a request, else to add or to drop it.
+  // What is asked of a group: a call if it has a request, else to add it, to join it, or to drop it.
   struct GroupNote {
     std::optional<GroupRequest> request;
     std::optional<GroupSpec> spec;
     GroupId group;
+    bool is_join = false;
   };
   struct OnGroup {
     std::shared_ptr<OperationRecord> record;

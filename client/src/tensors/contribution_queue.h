@@ -4,9 +4,10 @@
 //
 // The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
 // handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
-// all of them (priority, then the earlier declared tensor, then the order of its partitions) is kept as one
-// heap per lane, and a heap of the lanes that can take more and have something, by their best. The best of
-// all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
+// all of them (what has no payload, then priority, then the earlier declared tensor, then the order of its
+// partitions; who only takes says so at once, so that what it takes can come beside what it gives) is kept as
+// one heap per lane, and a heap of the lanes that can take more and have something, by their best. The best
+// of all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
 // and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when a server
 // has taken or refused the payload, never with an answer, and one partition may always be under way, however
 // small the credit.
@@ -78,14 +79,16 @@ class ContributionQueue {
 
  private:
   struct Key {
+    bool has_payload = false;
     std::int32_t priority = 0;
     TensorId tensor;
     std::uint32_t order = 0;
   };
   struct ItemOrder {
     using Key = ContributionQueue::Key;
-    static Key key(const SendItem& item) { return {item.priority, item.tensor, item.order}; }
+    static Key key(const SendItem& item) { return {item.cost > 0, item.priority, item.tensor, item.order}; }
     static bool before(const Key& a, const Key& b) {
+      if (a.has_payload != b.has_payload) return !a.has_payload;
       if (a.priority != b.priority) return a.priority > b.priority;
       if (a.tensor != b.tensor) return a.tensor < b.tensor;
       return a.order < b.order;

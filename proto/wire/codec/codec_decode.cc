@@ -490,6 +490,8 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(ClusterEnded)
     BPS_READ(Stored)
     BPS_READ(OpenCalls)
+    BPS_READ(CallsMade)
+    BPS_READ(RankJoined)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

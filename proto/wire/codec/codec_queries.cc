@@ -282,6 +282,23 @@ Offset<fb::ClusterEnded> pack(Builder& b, const ClusterEnded& m) {
   return fb::CreateClusterEnded(b, m.request, m.jobs, m.servers);
 }
 
+namespace {
+
+void read_call(Check& check, const fb::OpenCall& in, std::uint64_t last, OpenCall& out) {
+  out.number = check.range("calls.number", in.number(), last + 1, ~std::uint64_t{0} - 1);
+  check.called(in, out, kCallKindCount);
+  out.parts = in.parts();
+}
+
+fb::OpenCall packed(const OpenCall& open) {
+  return fb::OpenCall(open.number, open.count, open.parts, open.call.root.value,
+                      static_cast<std::uint8_t>(open.call.kind),
+                      static_cast<std::uint8_t>(open.call.operation), static_cast<std::uint8_t>(open.dtype),
+                      open.call.exact_order);
+}
+
+}  // namespace
+
 void read(Check& check, const fb::OpenCalls& in, OpenCalls& out) {
   out.job_run = JobRun{in.job_run()};
   out.group = check.below<TensorId>("group", in.group(), kMaxTensorsPerJob);
@@ -290,24 +307,56 @@ void read(Check& check, const fb::OpenCalls& in, OpenCalls& out) {
   if (!check.aligned("calls", in.calls())) return;
   std::uint64_t last = 0;
   for (const fb::OpenCall* const from : *in.calls()) {
-    OpenCall& to = out.calls.emplace_back();
-    to.number = check.range("calls.number", from->number(), last + 1, ~std::uint64_t{0} - 1);
-    last = to.number;
-    check.called(*from, to, kCallKindCount);
-    to.parts = from->parts();
+    read_call(check, *from, last, out.calls.emplace_back());
+    last = out.calls.back().number;
   }
 }
 
 Offset<fb::OpenCalls> pack(Builder& b, const OpenCalls& m) {
   fb::OpenCall* out = nullptr;
   const auto calls = b.CreateUninitializedVectorOfStructs(m.calls.size(), &out);
-  for (const OpenCall& open : m.calls) {
-    *out++ = fb::OpenCall(open.number, open.count, open.parts, open.call.root.value,
-                          static_cast<std::uint8_t>(open.call.kind),
-                          static_cast<std::uint8_t>(open.call.operation),
-                          static_cast<std::uint8_t>(open.dtype), open.call.exact_order);
-  }
+  for (const OpenCall& open : m.calls)
+    *out++ = packed(open);
   return fb::CreateOpenCalls(b, m.job_run.value, m.group.value, calls);
+}
+
+void read(Check& check, const fb::CallsMade& in, CallsMade& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.group = check.below<TensorId>("group", in.group(), kMaxTensorsPerJob);
+  out.calls.clear();
+  if (!check.count("calls", in.calls()->size(), kMaxOpenCallsNamed)) return;
+  std::uint64_t last = 0;
+  for (const fb::MadeCall* const from : *in.calls()) {
+    MadeCall& to = out.calls.emplace_back();
+    read_call(check, *from->call(), last, to.call);
+    last = to.call.number;
+    to.postscale = from->postscale();
+    if (from->parts() == nullptr) continue;
+    if (!check.count("calls.parts", from->parts()->size(), kMaxWorldSize)) return;
+    to.parts.assign(from->parts()->begin(), from->parts()->end());
+  }
+}
+
+Offset<fb::CallsMade> pack(Builder& b, const CallsMade& m) {
+  std::vector<Offset<fb::MadeCall>> calls;
+  for (const MadeCall& made : m.calls) {
+    const fb::OpenCall call = packed(made.call);
+    const auto parts = made.parts.empty() ? 0 : b.CreateVector(made.parts);
+    calls.push_back(fb::CreateMadeCall(b, &call, parts, made.postscale));
+  }
+  return fb::CreateCallsMade(b, m.job_run.value, m.group.value, b.CreateVector(calls));
+}
+
+void read(Check& check, const fb::RankJoined& in, RankJoined& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.group = check.below<TensorId>("group", in.group(), kMaxTensorsPerJob);
+  out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
+  out.number = check.range("number", in.number(), 1, ~std::uint64_t{0} - 1);
+  out.last = in.last();
+}
+
+Offset<fb::RankJoined> pack(Builder& b, const RankJoined& m) {
+  return fb::CreateRankJoined(b, m.job_run.value, m.group.value, m.rank.value, m.number, m.last);
 }
 
 }  // namespace bps::codec

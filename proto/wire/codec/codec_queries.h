@@ -18,6 +18,8 @@ void read(Check& check, const fb::Drained& in, Drained& out);
 void read(Check& check, const fb::EndCluster& in, EndCluster& out);
 void read(Check& check, const fb::ClusterEnded& in, ClusterEnded& out);
 void read(Check& check, const fb::OpenCalls& in, OpenCalls& out);
+void read(Check& check, const fb::CallsMade& in, CallsMade& out);
+void read(Check& check, const fb::RankJoined& in, RankJoined& out);
 
 Offset<fb::HelloAdmin> pack(Builder& b, const HelloAdmin& m);
 Offset<fb::AskOpenRounds> pack(Builder& b, const AskOpenRounds& m);
@@ -31,5 +33,7 @@ Offset<fb::Drained> pack(Builder& b, const Drained& m);
 Offset<fb::EndCluster> pack(Builder& b, const EndCluster& m);
 Offset<fb::ClusterEnded> pack(Builder& b, const ClusterEnded& m);
 Offset<fb::OpenCalls> pack(Builder& b, const OpenCalls& m);
+Offset<fb::CallsMade> pack(Builder& b, const CallsMade& m);
+Offset<fb::RankJoined> pack(Builder& b, const RankJoined& m);
 
 }  // namespace bps::codec

@@ -105,6 +105,10 @@ class RandomMessages {
       case 42: return local_batch();
       case 43: return Stored{JobRun{any()}, partition(), Round{any()}, Epoch{u32()}, Generation{u32()}};
       case 44: return open_calls();
+      case 45: return calls_made();
+      case 46:
+        return RankJoined{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, rank(), 1 + any() / 2,
+                          flag()};
       default: return query();
     }
   }
@@ -152,6 +156,15 @@ class RandomMessages {
                                : flag() ? RoundCall::scatter(rank())
                                         : RoundCall::all_to_all();
       out.calls.push_back({last, called, dtype(), number(0, kMaxTensorElements), any()});
+    }
+    return out;
+  }
+  CallsMade calls_made() {
+    CallsMade out{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, {}};
+    for (const OpenCall& call : open_calls().calls) {
+      MadeCall& made = out.calls.emplace_back(MadeCall{call, {}, real()});
+      for (std::uint64_t n = number(0, 3); n > 0; --n)
+        made.parts.push_back(any());
     }
     return out;
   }

@@ -259,6 +259,11 @@ inline std::vector<Message> sample_messages() {
                           {{17, RoundCall::reduce(Operation::max, Rank{3}), DType::bf16, 4913},
                            {19, RoundCall::reduce_scatter(Operation::sum, true), DType::f64, 5832, 0xabcd},
                            {20, RoundCall::gather(Rank{3}), DType::u8}}});
+  all.push_back(CallsMade{JobRun{0xb2},
+                          TensorId{12},
+                          {{{17, Operation::average, DType::f32, 4913}, {}, 0.5},
+                           {{18, RoundCall::all_gather(), DType::u8, 12, 0xabcd}, {4, 8}, 1}}});
+  all.push_back(RankJoined{JobRun{0xb2}, TensorId{12}, Rank{3}, 17, true});
   return all;
 }
 

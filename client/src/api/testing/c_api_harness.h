@@ -42,6 +42,13 @@ inline bps_status wait_and_free(bps_handle* handle, Refusal& why) {
   return status;
 }
 
+inline void check_ok(bps_handle* handle) {
+  Refusal why;
+  const bps_status status = wait_and_free(handle, why);
+  INFO(why.message());
+  CHECK(status == BPS_OK);
+}
+
 class OpenClient {
  public:
   explicit OpenClient(bps_client* client) : client_(client) {}

@@ -1,0 +1,57 @@
+#include "scheduler/job/join_relay.h"
+
+namespace bps {
+
+void JoinRelay::joined(Rank rank, const RankJoined& joined, const TensorCatalog& catalog) {
+  Group& group = groups_[joined.group];
+  RankJoined& known = group.joined[rank];
+  known = joined;
+  known.rank = rank;
+  known.last = false;
+  group.last = rank;
+  const TensorCatalog::Tensor& tensor = catalog[joined.group];
+  if (!is_complete(group, tensor)) return send(tensor, known);
+  end(joined.group, group, tensor);
+  groups_.erase(joined.group);
+}
+
+void JoinRelay::made(const CallsMade& made) {
+  const auto found = groups_.find(made.group);
+  if (found == groups_.end()) return;
+  for (const auto& [rank, joined] : found->second.joined) {
+    const Worker* const worker = run_.membership.find(rank);
+    if (worker != nullptr && !worker->left) run_.outbox.send(worker->peer, made);
+  }
+}
+
+void JoinRelay::let_go(const TensorCatalog& catalog) {
+  std::erase_if(groups_, [&](const auto& entry) {
+    const auto& [id, group] = entry;
+    if (!catalog.has(id)) return true;
+    if (!is_complete(group, catalog[id])) return false;
+    end(id, group, catalog[id]);
+    return true;
+  });
+}
+
+bool JoinRelay::is_complete(const Group& group, const TensorCatalog::Tensor& tensor) const {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (!worker.left && tensor.ranks.has(rank) && group.joined.count(rank) == 0) return false;
+  }
+  return true;
+}
+
+void JoinRelay::end(TensorId id, const Group& group, const TensorCatalog::Tensor& tensor) const {
+  RankJoined last = group.joined.at(group.last);
+  last.group = id;
+  last.last = true;
+  send(tensor, last);
+}
+
+void JoinRelay::send(const TensorCatalog::Tensor& tensor, const Message& message) const {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (!worker.left && tensor.ranks.has(rank)) run_.outbox.send(worker.peer, Message(message));
+  }
+}
+
+}  // namespace bps

@@ -1,0 +1,46 @@
+// Ranks of groups that have run out of data (decision 0042): they wait for the others, and make the others'
+// calls with zeros until then. Here it is known who has joined, and the calls pass from the lowest rank that
+// has not joined to those that have.
+//
+//   RankJoined from one  -->  to all living ranks of the group; with the last of them it is over
+//   CallsMade from one   -->  to those that have joined
+//
+// Owner: Job. Pure. It knows nothing after a scheduler's restart: workers whose join is under way then fail
+// their group.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "proto/wire/messages.h"
+#include "scheduler/job/run.h"
+#include "scheduler/tensors/tensor_catalog.h"
+
+namespace bps {
+
+class JoinRelay {
+ public:
+  explicit JoinRelay(Run& run) : run_(run) {}
+
+  // Of ranks that share the group, which is ready.
+  void joined(Rank rank, const RankJoined& joined, const TensorCatalog& catalog);
+  void made(const CallsMade& made);
+  // It has left or is lost: nobody waits for it any more.
+  void let_go(const TensorCatalog& catalog);
+  // It is about to fail.
+  void forget(TensorId group) { groups_.erase(group); }
+
+ private:
+  struct Group {
+    std::map<Rank, RankJoined> joined;
+    Rank last;
+  };
+  bool is_complete(const Group& group, const TensorCatalog::Tensor& tensor) const;
+  void end(TensorId id, const Group& group, const TensorCatalog::Tensor& tensor) const;
+  void send(const TensorCatalog::Tensor& tensor, const Message& message) const;
+
+  Run& run_;
+  std::map<TensorId, Group> groups_;  // where one has joined, and not all
+};
+
+}  // namespace bps
