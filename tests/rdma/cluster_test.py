@@ -100,8 +100,8 @@ class Cluster(Job):
             worker.end()
             if cycle == 0:
                 settled = self.assert_resources(before, kinds=("qp", "cq", "cm_id"))
-        # What the first worker had may have been on its way out still when that was counted.
-        self.assert_resources(settled, may_be_less=True)
+        # A server may still have held memory of the first worker's lanes when that was counted.
+        self.assert_resources(settled, may_be_fewer=("mr",))
         self.assert_serves_another_job()
 
     def needs_cables(self):

@@ -29,21 +29,17 @@ class GuestTest(DaemonTest):
         self.addCleanup(self.return_devices)
         super().setUp()
 
-    def assert_resources(self, expected, kinds=(), may_be_less=False):
-        """All devices soon hold what is expected, if only some kinds count, of those. What they hold then."""
+    def assert_resources(self, expected, kinds=(), may_be_fewer=()):
+        """All devices soon hold what is expected, if only some kinds count, of those; or less of the kinds that may be fewer.
+        Returns what they hold then."""
         def counted(held):
-            return {device: {kind: count for kind, count in of.items() if not kinds or kind in kinds} for device, of in held.items()}
-
-        def fits(held):
-            one, other = counted(held), counted(expected)
-            return one == other or (may_be_less and one.keys() == other.keys() and all(
-                one[device][kind] <= other[device][kind] for device in other for kind in other[device]))
+            return {device: {kind: max(count, expected.get(device, {}).get(kind, 0)) if kind in may_be_fewer else count
+                             for kind, count in of.items() if not kinds or kind in kinds} for device, of in held.items()}
 
         deadline = time.monotonic() + SETTLE
-        while not fits(held := resources()) and time.monotonic() < deadline:
+        while counted(held := resources()) != counted(expected) and time.monotonic() < deadline:
             self.pause(0.1)
-        if not fits(held):
-            self.assertEqual(counted(held), counted(expected), "left behind on the devices")
+        self.assertEqual(counted(held), counted(expected), "left behind on the devices")
         return held
 
     # ---- devices that go away ----
