@@ -19,6 +19,7 @@ LIMIT = 240  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
           "verified", "own_cpu_s_per_GB", "min_us", "max_us", "p50_low_us", "p50_high_us", "idle", "tensors", "link_bps", "colocated"]
 LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
+EXCHANGES = ["push_pull", "broadcast", "reduce", "send", "scatter", "gather", "all_to_all"]
 OURS = ["partition_bytes", "retain", "transport", "checksum", "tls", "memory", "local_group", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
 
 
@@ -44,7 +45,10 @@ class BenchTest(unittest.TestCase):
         return [json.loads(line) for line in run.stdout.splitlines()]
 
     def assert_measured(self, line, **expected):
-        self.assertEqual(list(line), FIELDS + (LIMITS if line["link_bps"] > 0 else []) + (OURS if line["bench"] in ("pushpull", "latency", "push_pull", "broadcast", "reduce") else []))
+        exchanges = line["bench"].removeprefix("unnamed ") in EXCHANGES
+        self.assertEqual(list(line), FIELDS + (LIMITS if line["link_bps"] > 0 else [])
+                         + (OURS if exchanges or line["bench"] in ("pushpull", "latency") else [])
+                         + (["link_GBps"] if exchanges else []))
         self.assertEqual({key: line[key] for key in expected}, expected)
         self.assertIs(line["verified"], True)
         self.assertGreater(line["algbw_GBps"], 0)
@@ -146,6 +150,24 @@ class BenchTest(unittest.TestCase):
                 first, *_ = self.lines("exchange", "--kind", kind, "--workers", "4", "--groups", "2", "--bytes", "3MB",
                                        "--tensors", "2", "--iters", "4")
                 self.assertEqual((first["bench"], first["groups"], first["verified"]), (kind, 2, True))
+
+    def test_messages(self):
+        for kind, share in (("send", 1), ("scatter", 2 / 3), ("gather", 2 / 3), ("all_to_all", 2 / 3)):
+            with self.subTest(kind=kind):
+                ours, other, ratio = self.lines("exchange", "--unnamed", "--kind", kind, "--workers", "3", "--servers", "2",
+                                                "--bytes", "1000004", "--tensors", "2", "--iters", "4")
+                self.assert_measured(ours, bench="unnamed " + kind, workers=3, servers=2, tensors=2)
+                self.assert_measured(other, bench="push_pull")
+                self.assertAlmostEqual(ours["link_GBps"] * ours["p50_us"] / (2 * 1.000004e3 * share), 1, delta=0.002)
+                self.assertEqual(ratio["between"], f"unnamed {kind}/push_pull")
+        for kind, flags in (("send", ["--workers", "4", "--groups", "2", "--bytes", "1MB"]),
+                            ("all_to_all", ["--workers", "4", "--groups", "2", "--bytes", "1000004"]),
+                            ("scatter", ["--workers", "3", "--in-place", "--bytes", "1000004"]),
+                            ("gather", ["--workers", "3", "--in-place", "--bytes", "1000004"]),
+                            ("send", ["--bytes", "50KB", "--tensors", "200"]), ("all_to_all", ["--bytes", "0"])):
+            with self.subTest(kind=kind, flags=flags):
+                ours, *_ = self.lines("exchange", "--unnamed", "--kind", kind, "--iters", "4", *flags)
+                self.assertEqual((ours["bench"], ours["verified"]), ("unnamed " + kind, True))
 
     def test_transports_and_memory_of_tensors(self):
         also = "memory=allocated;memory=view;transport=shm;transport=shm,memory=allocated;transport=shm,memory=view"
@@ -345,6 +367,9 @@ class BenchTest(unittest.TestCase):
                                 (["priority", "--urgent-bytes", "6"], "whole elements"),
                                 (["gpu-floor", "--bytes", "12"], "use --bytes of 4 KiB or more"),
                                 (["lanes", "--dtype", "i8"], "the sum of 256 workers does not fit i8"),
+                                (["exchange", "--kind", "send"], "add --unnamed"),
+                                (["exchange", "--kind", "all_to_all", "--unnamed", "--in-place"], "leave --in-place out"),
+                                (["exchange", "--kind", "send", "--unnamed", "--workers", "1"], "use more --workers"),
                                 (["priority", "--every", "0"], "more than 0"),
                                 (["latency", "--bytes", "0"], "nobody can answer"),
                                 (["floor", "--servers", "0"], "there is no server"),

@@ -59,18 +59,28 @@ enum class GroupUse : std::uint8_t { off = 0, host = 1, nccl = 2 };
 inline constexpr std::string_view kGroupUses[] = {"off", "host", "nccl"};
 
 // What `exchange` measures; the root of a round is its number, modulo the number of workers. fsdp: what FSDP
-// does in a step, an all_gather, then an all_gather beside a reduce_scatter.
+// does in a step, an all_gather, then an all_gather beside a reduce_scatter. The last four are messages, see
+// engines/messages.h.
 enum class ExchangeUse : std::uint8_t {
   push_pull = 0,
   broadcast = 1,
   reduce = 2,
   reduce_scatter = 3,
   all_gather = 4,
-  fsdp = 5
+  fsdp = 5,
+  send = 6,
+  scatter = 7,
+  gather = 8,
+  all_to_all = 9
 };
-inline constexpr std::string_view kExchangeUses[] = {"push_pull",      "broadcast",  "reduce",
-                                                     "reduce_scatter", "all_gather", "fsdp"};
-inline bool has_parts(ExchangeUse use) { return use >= ExchangeUse::reduce_scatter; }
+inline constexpr std::string_view kExchangeUses[] = {"push_pull",  "broadcast", "reduce", "reduce_scatter",
+                                                     "all_gather", "fsdp",      "send",   "scatter",
+                                                     "gather",     "all_to_all"};
+inline bool has_parts(ExchangeUse use) {
+  return use >= ExchangeUse::reduce_scatter && use <= ExchangeUse::fsdp;
+}
+// Only among calls without names.
+inline bool is_message(ExchangeUse use) { return use >= ExchangeUse::send; }
 
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;

@@ -27,4 +27,25 @@ TEST_CASE("link limit: hosts as the cluster places its processes") {
   CHECK(tstar_s_per_byte(options, 1) == Approx(4 / 3.5));
 }
 
+TEST_CASE("link limit: messages, of the busiest worker's link or of all servers'") {
+  Options options;
+  options.workers = 4;
+  options.servers = 4;
+  options.link = BitRate{500'000'000};
+  CHECK(*tstar_s_per_byte(options, 1, ExchangeUse::send) == Approx(1));
+  for (const auto use : {ExchangeUse::scatter, ExchangeUse::gather, ExchangeUse::all_to_all})
+    CHECK(*tstar_s_per_byte(options, 1, use) == Approx(0.75));
+  options.servers = 2;
+  CHECK(*tstar_s_per_byte(options, 1, ExchangeUse::send) == Approx(2));
+  CHECK(*tstar_s_per_byte(options, 1, ExchangeUse::gather) == Approx(0.75));
+  options.slow_server = BitRate{250'000'000};
+  CHECK(*tstar_s_per_byte(options, 1, ExchangeUse::all_to_all) == Approx(3 / 1.5));
+  options.groups = 2;
+  CHECK(*tstar_s_per_byte(options, 1, ExchangeUse::scatter) == Approx(1 / 1.5));
+  options.colocated = 1;
+  CHECK(!tstar_s_per_byte(options, 1, ExchangeUse::send));
+  CHECK(tstar_s_per_byte(options, 1, ExchangeUse::push_pull));
+  CHECK(!tstar_s_per_byte(options, 1, ExchangeUse::all_gather));
+}
+
 }  // namespace bps::bench

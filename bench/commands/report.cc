@@ -86,7 +86,7 @@ void add_settings(Line& line, const Series& series) {
   }
 }
 
-void add_series(Outcome& outcome, const Options& options, const Series& series, bool is_push_pull) {
+void add_series(Outcome& outcome, const Options& options, const Series& series, ExchangeUse use) {
   const std::uint64_t bytes = options.bytes.bytes * options.tensors;
   const double one_worker = static_cast<double>(bytes) * static_cast<double>(series.rounds) / kGiga;
   const double all_workers = one_worker * options.workers;
@@ -114,8 +114,9 @@ void add_series(Outcome& outcome, const Options& options, const Series& series, 
   line["tensors"] = options.tensors;
   line["link_bps"] = options.link ? options.link->bits_per_second : 0;
   line["colocated"] = options.colocated;
-  if (const auto goodput = goodput_of(options); goodput && is_push_pull) {
-    const double tstar_s = tstar_s_per_byte(options, *goodput) * static_cast<double>(bytes);
+  const auto goodput = goodput_of(options);
+  if (const auto s_per_byte = goodput ? tstar_s_per_byte(options, *goodput, use) : std::nullopt) {
+    const double tstar_s = *s_per_byte * static_cast<double>(bytes);
     line["tstar_s"] = rounded(tstar_s);
     line["t_over_tstar"] = tstar_s > 0 ? rounded(percentile(series.round_us, 50) * 1e-6 / tstar_s) : 0;
   }

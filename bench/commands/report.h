@@ -28,8 +28,9 @@ void note_wrong(Outcome& outcome, const std::string& what, const std::string& wr
 void add_settings(Line& line, const Series& series);
 
 // Adds what a series of rounds has come to.
-// `is_push_pull`: t* is that of its bytes.
-void add_series(Outcome& outcome, const Options& options, const Series& series, bool is_push_pull = true);
+// `use`: what t* is of, where it is known.
+void add_series(Outcome& outcome, const Options& options, const Series& series,
+                ExchangeUse use = ExchangeUse::push_pull);
 
 // Adds how two series compare: `between` says which ("pushpull/floor"), `of` in what. low == high: no
 // interval. `bench`: "ratio" or "difference".

@@ -253,6 +253,47 @@ Result<BpsHandle> BpsClient::call_all_gather(bps_group group, DType dtype, std::
   });
 }
 
+Result<BpsHandle> BpsClient::send(bps_group group, std::span<std::byte> buffer, std::uint32_t destination) {
+  const bps_buffer raw = describe(buffer);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_send(client_, group, &raw, static_cast<std::int32_t>(destination), 0, handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::receive(bps_group group, std::span<std::byte> buffer, std::uint32_t source) {
+  const bps_buffer raw = describe(buffer);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_receive(client_, group, &raw, static_cast<std::int32_t>(source), 0, handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::scatter(bps_group group, std::span<std::byte> in, std::span<std::byte> out,
+                                     const std::vector<std::uint64_t>& lengths, std::uint32_t root) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_scatter(client_, group, &from, &to, lengths.empty() ? nullptr : lengths.data(), lengths.size(),
+                       static_cast<std::int32_t>(root), handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::gather(bps_group group, std::span<std::byte> in, std::span<std::byte> out,
+                                    const std::vector<std::uint64_t>& lengths, std::uint32_t root) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_gather(client_, group, &from, &to, lengths.empty() ? nullptr : lengths.data(), lengths.size(),
+                      static_cast<std::int32_t>(root), handle, error);
+  });
+}
+
+Result<BpsHandle> BpsClient::all_to_all(bps_group group, std::span<std::byte> in, std::span<std::byte> out,
+                                        const std::vector<std::uint64_t>& lengths) {
+  const bps_buffer from = describe(in), to = describe(out);
+  return started([&](bps_handle** handle, bps_error* error) {
+    return bps_all_to_all(client_, group, &from, &to, lengths.data(), lengths.data(), lengths.size(), handle,
+                          error);
+  });
+}
+
 Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
   return start(tensor, describe(in), nullptr, BPS_SUM);
 }

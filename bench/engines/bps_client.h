@@ -94,6 +94,17 @@ class BpsClient {
                                         std::span<std::byte> out, const std::vector<std::uint64_t>& parts);
   Result<BpsHandle> call_all_gather(bps_group group, DType dtype, std::span<std::byte> in,
                                     std::span<std::byte> out, const std::vector<std::uint64_t>& parts);
+  // Messages. Other ranks are those of the job.
+  Result<BpsHandle> send(bps_group group, std::span<std::byte> buffer, std::uint32_t destination);
+  Result<BpsHandle> receive(bps_group group, std::span<std::byte> buffer, std::uint32_t source);
+  // `lengths`: bytes for each rank, at the root, where alone `in` of scatter and `out` of gather are used.
+  Result<BpsHandle> scatter(bps_group group, std::span<std::byte> in, std::span<std::byte> out,
+                            const std::vector<std::uint64_t>& lengths, std::uint32_t root);
+  Result<BpsHandle> gather(bps_group group, std::span<std::byte> in, std::span<std::byte> out,
+                           const std::vector<std::uint64_t>& lengths, std::uint32_t root);
+  // `lengths`: given to each, and as many taken from each.
+  Result<BpsHandle> all_to_all(bps_group group, std::span<std::byte> in, std::span<std::byte> out,
+                               const std::vector<std::uint64_t>& lengths);
   // The answer is read in place.
   Result<BpsHandle> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 

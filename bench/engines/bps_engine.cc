@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/engines/bps_client.h"
+#include "bench/engines/messages.h"
 #include "bench/engines/values.h"
 
 namespace bps::bench {
@@ -70,6 +71,10 @@ class BpsEngine final : public Engine {
 
   Status prepare(std::uint64_t round) override {
     for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      if (is_message(engine_.exchange)) {
+        prepare_messages(i, round);
+        continue;
+      }
       const bool is_copied = engine_.exchange == ExchangeUse::broadcast;
       const std::span<std::byte> memory = is_copied ? memory_[i].out : memory_[i].in;
       // What comes from elsewhere is not there before.
@@ -95,6 +100,8 @@ class BpsEngine final : public Engine {
       std::string wrong;
       if (has_parts(engine_.exchange)) {
         wrong = check_parts(i, round);
+      } else if (is_message(engine_.exchange)) {
+        wrong = check_messages(i, round);
       } else if (engine_.exchange == ExchangeUse::broadcast) {
         wrong = check_contribution(pattern_, root_of(round), seen_in(i, round), memory_[i].out);
       } else if (engine_.exchange == ExchangeUse::push_pull || place_of(i) == root_of(round)) {
@@ -189,15 +196,62 @@ class BpsEngine final : public Engine {
     return part(tensor(memory_[client].sums, index), place_of(client));
   }
 
+  // ---- messages ----
+
+  MessageRound messages() const {
+    MessageRound round{engine_.exchange, cut()};
+    for (std::uint64_t& part : round.parts)
+      part *= size_of(options_.dtype);
+    return round;
+  }
+  // Only the root has to know them.
+  std::vector<std::uint64_t> lengths_of(std::uint32_t client, std::uint32_t root) const {
+    return place_of(client) == root ? messages().parts : std::vector<std::uint64_t>();
+  }
+  // What comes from elsewhere is not there before.
+  void prepare_messages(std::uint32_t client, std::uint64_t round) {
+    const Memory& memory = memory_[client];
+    const bool is_one = memory.in.data() == memory.out.data();
+    const bool gives = engine_.exchange != ExchangeUse::scatter || place_of(client) == root_of(round);
+    if (!is_one || !gives) std::fill(memory.out.begin(), memory.out.end(), std::byte{0xff});
+    if (gives) fill_contribution(pattern_, place_of(client), seen_in(client, round), memory.in);
+    if (is_one && engine_.exchange == ExchangeUse::gather) forget_others(client);
+  }
+  std::string check_messages(std::uint32_t client, std::uint64_t round) {
+    std::string wrong;
+    for (std::uint32_t k = 0; k < options_.tensors; ++k) {
+      const std::span<std::byte> out = tensor(memory_[client].out, k);
+      for (const Arrival& arrival : arrivals(messages(), place_of(client), root_of(round))) {
+        const std::uint64_t first = (k * options_.bytes + arrival.at_giver) / size_of(options_.dtype);
+        if (wrong.empty())
+          wrong = check_contribution(pattern_, arrival.giver, seen_in(client, round),
+                                     out.subspan(arrival.at_taker, arrival.bytes), first);
+      }
+    }
+    return wrong;
+  }
+  // The other half is a receive.
+  Result<BpsHandle> send(std::uint32_t client, std::uint32_t index) {
+    const std::uint32_t next = first_of(client) + (place_of(client) + 1) % sharing_;
+    return clients_[client].send(groups_[client], tensor(memory_[client].in, index), next);
+  }
+
   Status start_all(ExchangeUse what, std::uint32_t root) {
     for (std::uint32_t i = 0; i < clients_.size(); ++i) {
       for (std::uint32_t k = 0; k < options_.tensors; ++k) {
-        auto operation = start(what, i, k, root);
-        if (!operation) return operation.error();
-        if (begun_ == operations_.size()) operations_.emplace_back();
-        operations_[begun_++] = std::move(*operation);
+        if (what == ExchangeUse::send) {
+          if (Status status = keep(send(i, k)); !status) return status;
+        }
+        if (Status status = keep(start(what, i, k, root)); !status) return status;
       }
     }
+    return {};
+  }
+
+  Status keep(Result<BpsHandle> operation) {
+    if (!operation) return operation.error();
+    if (begun_ == operations_.size()) operations_.emplace_back();
+    operations_[begun_++] = std::move(*operation);
     return {};
   }
 
@@ -266,6 +320,16 @@ class BpsEngine final : public Engine {
         return on.call_all_gather(group, dtype, part(in, place_of(client)), out, cut());
       case ExchangeUse::reduce_scatter:
         return on.call_reduce_scatter(group, dtype, in, scattered(client, index), cut());
+      case ExchangeUse::send:
+        return on.receive(group, out, first_of(client) + (place_of(client) + sharing_ - 1) % sharing_);
+      case ExchangeUse::scatter:
+        return on.scatter(group, in, part(out, place_of(client)), lengths_of(client, root),
+                          first_of(client) + root);
+      case ExchangeUse::gather:
+        return on.gather(group, part(in, place_of(client)), out, lengths_of(client, root),
+                         first_of(client) + root);
+      case ExchangeUse::all_to_all:
+        return on.all_to_all(group, in, out, lengths_at(messages(), place_of(client)));
       default: return on.call_push_pull(group, dtype, in, out);
     }
   }
