@@ -6,109 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "proto/base/loop/virtual_loop.h"
+#include "client/src/calls/testing/call_world.h"
 
 namespace bps {
 namespace {
 
 using Catch::Contains;
-
-// Declares, and takes rounds, when the test says so.
-class CallWorld final : public GroupCalls::Owner {
- public:
-  CallWorld() : calls(loop, *this) {}
-
-  void declare_slots(std::vector<TensorDeclaration> tensors, GroupCalls::Declared done) override {
-    asked.push_back({std::move(tensors), std::move(done)});
-  }
-  Status begin_round(Request&& request) override {
-    if (refuses) return make_error(ErrorCode::out_of_memory, "no memory");
-    rounds.push_back(std::move(request));
-    return {};
-  }
-  void fail_slot(TensorId tensor, const Error& error) override {
-    failed.push_back(tensor);
-    end_rounds(tensor, error);
-  }
-  bool has_failed(TensorId tensor) const override {
-    return std::find(failed.begin(), failed.end(), tensor) != failed.end();
-  }
-  Status drop_slot(TensorId tensor, std::function<void(Status)> done) override {
-    drops.emplace_back(tensor, std::move(done));
-    return {};
-  }
-  void say(OpenCalls open) override { said.push_back(std::move(open)); }
-  void post_call(std::function<void()> task) override { loop.post(std::move(task)); }
-  void on_calls_idle() override { ++idle; }
-
-  // Answers all that is asked.
-  void declare_all() {
-    while (!asked.empty()) {
-      const auto [tensors, done] = std::move(asked.front());
-      asked.erase(asked.begin());
-      std::vector<TensorId> ids;
-      for (const TensorDeclaration& tensor : tensors) {
-        ids.emplace_back(static_cast<std::uint32_t>(names.size()));
-        names.push_back(tensor.name);
-      }
-      done(ids);
-    }
-  }
-  void end_rounds(TensorId tensor, const Result<std::uint32_t>& weight) {
-    std::vector<Request> ended;
-    for (Request& round : rounds)
-      if (round.tensor == tensor) ended.push_back(std::move(round));
-    std::erase_if(rounds, [&](const Request& round) { return round.tensor == tensor; });
-    for (Request& round : ended)
-      round.done(weight);
-  }
-  // The first of those under way.
-  void end_round(std::uint32_t weight = 2) {
-    REQUIRE_FALSE(rounds.empty());
-    const Request::Done done = std::move(rounds.front().done);
-    rounds.erase(rounds.begin());
-    done(weight);
-  }
-
-  Status call(std::size_t elements, GroupId group = {}, RoundCall what = Operation::sum) {
-    GroupRequest request;
-    request.group = group;
-    request.request.call = what;
-    request.ticket = results.size();
-    memory.resize(std::max(memory.size(), elements * sizeof(float)));
-    const std::span<std::byte> bytes(memory.data(), elements * sizeof(float));
-    if (!what.is_broadcast()) request.request.in.bytes = bytes;
-    request.request.out.bytes = bytes;
-    if (what.is_broadcast()) request.dtype = DType::u8;
-    results.emplace_back();
-    request.request.done = [this, at = results.size() - 1](const Result<std::uint32_t>& weight) {
-      CHECK_FALSE(results[at].has_value());
-      results[at] = weight;
-    };
-    return calls.begin(std::move(request));
-  }
-  bool is_done(std::size_t call) const { return results[call].has_value() && results[call]->ok(); }
-  std::string error(std::size_t call) const {
-    return results[call].has_value() && !results[call]->ok() ? results[call]->error().message : "";
-  }
-
-  struct Asked {
-    std::vector<TensorDeclaration> tensors;
-    GroupCalls::Declared done;
-  };
-  VirtualLoop loop;
-  std::vector<Asked> asked;
-  std::vector<std::string> names;  // by id
-  std::vector<Request> rounds;
-  std::vector<TensorId> failed;
-  std::vector<std::pair<TensorId, std::function<void(Status)>>> drops;
-  std::vector<OpenCalls> said;
-  std::vector<std::optional<Result<std::uint32_t>>> results;
-  std::vector<std::byte> memory;
-  bool refuses = false;
-  int idle = 0;
-  GroupCalls calls;
-};
+using testing::CallWorld;
 
 constexpr std::size_t kLongest = CallSlots::kClasses.back().bytes / sizeof(float);
 
