@@ -12,7 +12,7 @@ using testing::FakeLoan;
 using State = Partition::State;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::size_t kSlice = 4096;
+constexpr std::size_t kSliceBytes = 4096;
 
 Bytes bytes_of(std::size_t count, int value) { return Bytes(count, static_cast<std::byte>(value)); }
 
@@ -62,19 +62,20 @@ struct Tensor {
     return true;
   }
   Bytes answer(int first, int second) const {
-    Bytes all = bytes_of(kSlice, first);
-    all.resize(kSlice + 100, static_cast<std::byte>(second));
+    Bytes all = bytes_of(kSliceBytes, first);
+    all.resize(kSliceBytes + 100, static_cast<std::byte>(second));
     return all;
   }
 
   const bool retain, in_place;
   const Mode mode;
-  TensorState state{{"t", DType::u8, kSlice + 100, 0, mode},
+  TensorState state{{"t", DType::u8, kSliceBytes + 100, 0, mode},
                     {{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}}},
-                    kSlice,
+                    kSliceBytes,
                     {Rank{0}, retain}};
-  std::size_t length = kSlice + 100;  // of the call
-  Bytes in = bytes_of(kSlice + 100, 1), out = bytes_of(kSlice + 100, 0), spare = bytes_of(kSlice, 0);
+  std::size_t length = kSliceBytes + 100;  // of the call
+  Bytes in = bytes_of(kSliceBytes + 100, 1), out = bytes_of(kSliceBytes + 100, 0),
+        spare = bytes_of(kSliceBytes, 0);
   std::optional<Result<std::uint32_t>> result;
 };
 
@@ -84,7 +85,7 @@ TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until th
   for (const bool in_place : {false, true}) {
     Tensor t(true, in_place);
     t.begin_and_send();
-    const auto first = FakeLoan::of(bytes_of(kSlice, 9)), second = FakeLoan::of(bytes_of(100, 8));
+    const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9)), second = FakeLoan::of(bytes_of(100, 8));
     CHECK(t.lend(0, first, 3));
     CHECK_FALSE(t.settle(0));
     CHECK(t.lend(1, second, 2));
@@ -97,7 +98,7 @@ TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until th
     t.begin_and_send();
     CHECK(first->is_out());
     CHECK(second->is_out());
-    const auto next = FakeLoan::of(bytes_of(kSlice, 7));
+    const auto next = FakeLoan::of(bytes_of(kSliceBytes, 7));
     CHECK(t.lend(0, next));
     CHECK(next->is_out());
     CHECK_FALSE(t.settle(0));
@@ -125,7 +126,7 @@ TEST_CASE("tensor: what is kept of a shorter call has its length") {
       t.begin_and_send();
       for (const std::size_t i : {0, 1}) {
         const std::size_t bytes = t.at(i).bytes;
-        CHECK(bytes == (i == 0 ? std::min(length, kSlice) : length - std::min(length, kSlice)));
+        CHECK(bytes == (i == 0 ? std::min(length, kSliceBytes) : length - std::min(length, kSliceBytes)));
         if (bytes == 0) {
           CHECK(t.state.judge(t.at(i), t.state.round(), 0) == TensorState::Verdict::wanted);
           CHECK(t.state.judge(t.at(i), t.state.round(), 1) == TensorState::Verdict::violation);
@@ -141,7 +142,8 @@ TEST_CASE("tensor: what is kept of a shorter call has its length") {
       CHECK((Bytes(t.out.begin(), t.out.begin() + static_cast<std::ptrdiff_t>(length)) ==
              bytes_of(length, value)));
     };
-    std::vector<std::size_t> lengths{kSlice + 100, 5, kSlice + 1, 0, kSlice, kSlice + 100, 0, 7};
+    std::vector<std::size_t> lengths{
+        kSliceBytes + 100, 5, kSliceBytes + 1, 0, kSliceBytes, kSliceBytes + 100, 0, 7};
     for (std::size_t round = 0; round < lengths.size(); ++round) {
       run(lengths[round], static_cast<int>(round) + 1);
       t.length = lengths[(round + 3) % lengths.size()];
@@ -150,7 +152,7 @@ TEST_CASE("tensor: what is kept of a shorter call has its length") {
         const TensorState::Retention kept = t.state.retained(t.at(i), {{}, Round{2 * round}});
         CHECK(kept.error.code == ErrorCode::ok);
         CHECK(kept.weight == 2);
-        const std::size_t in_first = std::min(lengths[round], kSlice);
+        const std::size_t in_first = std::min(lengths[round], kSliceBytes);
         const std::size_t bytes = i == 0 ? in_first : lengths[round] - in_first;
         CHECK((Bytes(kept.bytes.begin(), kept.bytes.end()) == bytes_of(bytes, static_cast<int>(round) + 1)));
       }
@@ -182,7 +184,7 @@ TEST_CASE("tensor: without retain a lent answer is given back as soon as it is c
   for (const bool in_place : {false, true}) {
     Tensor t(false, in_place);
     t.begin_and_send();
-    const auto first = FakeLoan::of(bytes_of(kSlice, 9)), second = FakeLoan::of(bytes_of(100, 8));
+    const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9)), second = FakeLoan::of(bytes_of(100, 8));
     CHECK(t.lend(0, first));
     CHECK_FALSE(first->is_out());
     t.settle(0);
@@ -197,7 +199,7 @@ TEST_CASE("tensor: of an async tensor no loan is kept") {
   for (const bool in_place : {false, true}) {
     Tensor t(true, in_place, Mode::async);
     t.begin_and_send();
-    const auto first = FakeLoan::of(bytes_of(kSlice, 9));
+    const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9));
     CHECK(t.lend(0, first));
     CHECK_FALSE(first->is_out());
     t.settle(0);
@@ -208,7 +210,7 @@ TEST_CASE("tensor: of an async tensor no loan is kept") {
   // Nor of one that is read in place: it is copied.
   Tensor t(true, false, Mode::async);
   t.begin_and_send(true);
-  const auto gone = FakeLoan::of(bytes_of(kSlice, 66)), first = FakeLoan::of(bytes_of(kSlice, 9));
+  const auto gone = FakeLoan::of(bytes_of(kSliceBytes, 66)), first = FakeLoan::of(bytes_of(kSliceBytes, 9));
   gone->withdraw_after(1);
   CHECK_FALSE(t.lend(0, gone));
   CHECK(t.state.on_lane_broken(t.at(0), "lane"));
@@ -222,7 +224,7 @@ TEST_CASE("tensor: of an async tensor no loan is kept") {
   first->withdraw();
   REQUIRE(t.state.view() != nullptr);
   CHECK(t.state.view()->intact());
-  CHECK(t.state.view()->pieces()[0].bytes[kSlice - 1] == std::byte{9});
+  CHECK(t.state.view()->pieces()[0].bytes[kSliceBytes - 1] == std::byte{9});
 }
 
 TEST_CASE("tensor: in place, a lent answer waits until nobody reads the contribution") {
@@ -230,17 +232,17 @@ TEST_CASE("tensor: in place, a lent answer waits until nobody reads the contribu
     Tensor t(retain, true);
     REQUIRE(t.begin().ok());
     t.send(0), t.send(1);
-    const auto first = FakeLoan::of(bytes_of(kSlice, 9));
+    const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9));
     CHECK(t.lend(0, first));
     CHECK(t.at(0).state == State::lent);
     CHECK_FALSE(t.settle(0));
-    CHECK(t.in == bytes_of(kSlice + 100, 1));
-    CHECK(t.state.judge(t.at(0), t.state.round(), kSlice) == TensorState::Verdict::duplicate);
+    CHECK(t.in == bytes_of(kSliceBytes + 100, 1));
+    CHECK(t.state.judge(t.at(0), t.state.round(), kSliceBytes) == TensorState::Verdict::duplicate);
     t.state.on_released(t.at(0));
     CHECK(t.fetch(0));
     CHECK_FALSE(t.settle(0));
     CHECK(t.at(0).state == State::answered);
-    CHECK(std::equal(t.in.begin(), t.in.begin() + kSlice, bytes_of(kSlice, 9).begin()));
+    CHECK(std::equal(t.in.begin(), t.in.begin() + kSliceBytes, bytes_of(kSliceBytes, 9).begin()));
   }
 }
 
@@ -249,19 +251,19 @@ TEST_CASE("tensor: an answer that is withdrawn is asked for again") {
     for (const int looks : {0, 1}) {  // before and while it is copied
       Tensor t(true, in_place);
       t.begin_and_send();
-      const auto gone = FakeLoan::of(bytes_of(kSlice, 66));
+      const auto gone = FakeLoan::of(bytes_of(kSliceBytes, 66));
       gone->withdraw_after(looks);
       CHECK_FALSE(t.lend(0, gone));
       CHECK(t.state.answered() == 0);
       CHECK_FALSE(t.settle(0));
-      CHECK(t.in == bytes_of(kSlice + 100, 1));  // what is sent again
+      CHECK(t.in == bytes_of(kSliceBytes + 100, 1));  // what is sent again
       CHECK(t.state.on_lane_broken(t.at(0), "lane"));
       CHECK(t.at(0).state == State::waiting);
       CHECK_FALSE(gone->is_out());
       CHECK(t.state.on_lane_broken(t.at(1), "lane"));
       t.send(0), t.send(1);
       t.state.on_released(t.at(0)), t.state.on_released(t.at(1));
-      CHECK(t.lend(0, FakeLoan::of(bytes_of(kSlice, 9))));
+      CHECK(t.lend(0, FakeLoan::of(bytes_of(kSliceBytes, 9))));
       t.settle(0);
       t.receive(1, 8);  // another connection may not lend
       CHECK(t.settle(1));
@@ -275,7 +277,7 @@ TEST_CASE(
     "tensor: withdrawn while it is copied in place without retain, the contribution is gone, which is said") {
   Tensor t(false, true);
   t.begin_and_send();
-  const auto gone = FakeLoan::of(bytes_of(kSlice, 66));
+  const auto gone = FakeLoan::of(bytes_of(kSliceBytes, 66));
   gone->withdraw_after(1);
   CHECK_FALSE(t.lend(0, gone));
   CHECK(t.at(0).state == State::failed);
@@ -293,31 +295,31 @@ TEST_CASE(
   // Not so if it is found out before anything is overwritten.
   Tensor early(false, true);
   early.begin_and_send();
-  const auto withdrawn = FakeLoan::of(bytes_of(kSlice, 66));
+  const auto withdrawn = FakeLoan::of(bytes_of(kSliceBytes, 66));
   withdrawn->withdraw();
   CHECK_FALSE(early.lend(0, withdrawn));
   CHECK(early.state.on_lane_broken(early.at(0), "lane"));
-  CHECK(early.in == bytes_of(kSlice + 100, 1));
+  CHECK(early.in == bytes_of(kSliceBytes + 100, 1));
 }
 
 TEST_CASE("tensor: a lent answer that waits goes with its lane") {
   Tensor t(true, true);
   REQUIRE(t.begin().ok());
   t.send(0), t.send(1);
-  const auto first = FakeLoan::of(bytes_of(kSlice, 9));
+  const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9));
   CHECK(t.lend(0, first));
   CHECK(t.state.on_lane_broken(t.at(0), "lane"));
   CHECK_FALSE(first->is_out());
   CHECK(t.at(0).state == State::waiting);
   CHECK(t.fetch(0));
-  CHECK(t.in == bytes_of(kSlice + 100, 1));
+  CHECK(t.in == bytes_of(kSliceBytes + 100, 1));
 }
 
 TEST_CASE("tensor: a view of lent and received pieces") {
   for (const bool retain : {true, false}) {
     Tensor t(retain);
     t.begin_and_send(true);
-    const auto first = FakeLoan::of(bytes_of(kSlice, 9));
+    const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9));
     CHECK(t.lend(0, first));
     t.settle(0);
     t.receive(1, 8);
@@ -326,9 +328,9 @@ TEST_CASE("tensor: a view of lent and received pieces") {
     REQUIRE(view != nullptr);
     REQUIRE(view->pieces().size() == 2);
     CHECK(std::equal(view->pieces()[0].bytes.begin(), view->pieces()[0].bytes.end(),
-                     bytes_of(kSlice, 9).begin()));
+                     bytes_of(kSliceBytes, 9).begin()));
     CHECK(view->pieces()[1].bytes[99] == std::byte{8});
-    CHECK(view->pieces()[1].offset == kSlice);
+    CHECK(view->pieces()[1].offset == kSliceBytes);
     CHECK(view->intact());
     CHECK(first->lent() == 1);
     CHECK(t.begin(true).error().code == ErrorCode::invalid_argument);
@@ -350,7 +352,7 @@ TEST_CASE("tensor: a view of lent and received pieces") {
 TEST_CASE("tensor: the lane breaks while a view gathers: what was lent on it is asked for again") {
   Tensor t(true);
   t.begin_and_send(true);
-  const auto first = FakeLoan::of(bytes_of(kSlice, 66));
+  const auto first = FakeLoan::of(bytes_of(kSliceBytes, 66));
   CHECK(t.lend(0, first));
   CHECK_FALSE(t.settle(0));
   CHECK(t.state.answered() == 1);
@@ -360,7 +362,7 @@ TEST_CASE("tensor: the lane breaks while a view gathers: what was lent on it is 
   CHECK(t.state.on_lane_broken(t.at(1), "lane"));
   t.send(0), t.send(1);
   t.state.on_released(t.at(0)), t.state.on_released(t.at(1));
-  CHECK(t.lend(0, FakeLoan::of(bytes_of(kSlice, 9))));
+  CHECK(t.lend(0, FakeLoan::of(bytes_of(kSliceBytes, 9))));
   CHECK_FALSE(t.settle(0));
   CHECK(t.lend(1, FakeLoan::of(bytes_of(100, 8))));
   CHECK(t.settle(1));
@@ -371,7 +373,7 @@ TEST_CASE("tensor: the lane breaks while a view gathers: what was lent on it is 
 TEST_CASE("tensor: loans end with the job, a view with its reader") {
   Tensor t(true);
   t.begin_and_send(true);
-  const auto first = FakeLoan::of(bytes_of(kSlice, 9)), second = FakeLoan::of(bytes_of(100, 8));
+  const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9)), second = FakeLoan::of(bytes_of(100, 8));
   CHECK(t.lend(0, first));
   t.settle(0);
   CHECK(t.lend(1, second));
@@ -380,7 +382,7 @@ TEST_CASE("tensor: loans end with the job, a view with its reader") {
   t.state.release();
   t.begin_and_send();
   CHECK(first->is_out());
-  const auto third = FakeLoan::of(bytes_of(kSlice, 7));
+  const auto third = FakeLoan::of(bytes_of(kSliceBytes, 7));
   CHECK(t.lend(0, third));
   CHECK(third->is_out());
   reader.reset();
@@ -401,11 +403,11 @@ TEST_CASE("tensor: a broadcast's root needs no answer, the others copy it") {
     if (root) t.state.on_released(t.at(0));
     t.at(0).holds = 0;
     if (root) {
-      CHECK(t.state.judge(t.at(0), Round{0}, kSlice) == TensorState::Verdict::violation);
+      CHECK(t.state.judge(t.at(0), Round{0}, kSliceBytes) == TensorState::Verdict::violation);
       CHECK(t.state.judge(t.at(0), Round{0}, 0) == TensorState::Verdict::wanted);
       continue;
     }
-    const auto first = FakeLoan::of(bytes_of(kSlice, 9));
+    const auto first = FakeLoan::of(bytes_of(kSliceBytes, 9));
     CHECK(t.lend(0, first));
     CHECK_FALSE(first->is_out());
     CHECK(t.in[0] == std::byte{9});
@@ -415,7 +417,7 @@ TEST_CASE("tensor: a broadcast's root needs no answer, the others copy it") {
 TEST_CASE("tensor: in a group the owner of a partition reports what is stored, nobody else") {
   Tensor t(true);
   const std::vector<Rank> ranks{Rank{0}, Rank{1}};
-  std::vector<std::byte> sums(2 * kSlice), answers(2 * kSlice);
+  std::vector<std::byte> sums(2 * kSliceBytes), answers(2 * kSliceBytes);
   t.state.join_group({.size = 2, .rank = 0, .ranks = ranks, .sums = sums.data(), .answers = answers.data()});
   Request request;
   request.call = RoundCall::broadcast(Rank{2});
@@ -440,7 +442,7 @@ TEST_CASE("tensor: in a group the owner of a partition reports what is stored, n
 
 TEST_CASE("tensor: contributions name the region that they lie in") {
   Tensor t(true);
-  auto region = allocate_ordinary_region(2 * kSlice);
+  auto region = allocate_ordinary_region(2 * kSliceBytes);
   REQUIRE(region.ok());
   Request request;
   request.in.bytes = (*region)->bytes().first(t.out.size());
@@ -450,7 +452,7 @@ TEST_CASE("tensor: contributions name the region that they lie in") {
   REQUIRE(t.state.begin(std::move(request)).ok());
   const Payload payload = t.state.contribution(t.at(1));
   CHECK(payload.region == region->get());
-  CHECK(payload.bytes.data() == (*region)->bytes().data() + kSlice);
+  CHECK(payload.bytes.data() == (*region)->bytes().data() + kSliceBytes);
   CHECK(payload.bytes.size() == 100);
 }
 
