@@ -63,7 +63,7 @@ class Plan:
     groups: tuple = ()
     # Of each worker, over TCP; 0: as many as the library thinks best.
     data_threads: int = 0
-    # After each push_pull the other rounds, also of pairs of ranks, and calls without names.
+    # After each push_pull the other rounds, also of pairs of ranks, calls without names, messages and exchanges.
     exchanges: bool = False
     # After so many rounds tensors are dropped and declared again; 0: never.
     drop_every: int = 0

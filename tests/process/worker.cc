@@ -33,7 +33,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -44,11 +43,10 @@
 #include <vector>
 
 #include "tests/process/worker_gpu.h"
+#include "tests/process/worker_lines.h"
+#include "tests/process/worker_messages.h"
 
 namespace {
-
-using namespace std::chrono_literals;
-using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kNobody = ~std::uint64_t{0};
 
@@ -69,7 +67,7 @@ struct Flags {
   bool priorities = false;  // a tensor's number is its priority
   bool broadcast = false;   // each tensor first, from rank (its number mod the world's size)
   // After each push_pull a reduce, then a broadcast, to and from a root that changes; then a reduce_scatter
-  // and an all_gather, of parts of different lengths.
+  // and an all_gather, of parts of different lengths; then messages: see WorkerMessages.
   bool exchanges = false;
   bool barrier = false;
   bool allocated = false;
@@ -85,8 +83,6 @@ int usage(const char* what) {
   std::fprintf(stderr, "worker: cannot use %s\n", what);
   return 64;
 }
-
-void say(const std::string& line) { std::cout << line << std::endl; }
 
 void wait_for_a_line() {
   std::string line;
@@ -141,23 +137,6 @@ float sum(const Flags& flags, std::uint64_t size, std::uint64_t round, std::uint
   return lost == kNobody ? all : all - value(flags, lost, round, element);
 }
 
-class Checksum {
- public:
-  void add(float value) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof bits);
-    sum_ = (sum_ ^ bits) * 0x100000001b3;
-  }
-  void say_it(std::uint64_t rounds) const {
-    std::ostringstream line;
-    line << "checksum " << rounds << " " << std::hex << sum_;
-    say(line.str());
-  }
-
- private:
-  std::uint64_t sum_ = 0xcbf29ce484222325;
-};
-
 int print_reference(const Flags& flags) {
   Checksum checksum;
   for (std::uint64_t round = 0; round < flags.rounds; ++round) {
@@ -169,39 +148,6 @@ int print_reference(const Flags& flags) {
   checksum.say_it(flags.rounds);
   return 0;
 }
-
-// Lines about rounds: where it is, and which took longest.
-class Progress {
- public:
-  void round_done(std::uint64_t round) {
-    const auto now = SteadyClock::now();
-    if (round > 0) took_.push_back(std::chrono::duration<double, std::milli>(now - round_began_).count());
-    if (round > 0 && took_.back() > longest_ms_) {
-      longest_ms_ = took_.back();
-      longest_round_ = round;
-      longest_end_ = now;
-    }
-    round_began_ = now;
-    if (round > 0 && now - said_ < 50ms) return;
-    said_ = now;
-    say("reached " + std::to_string(round + 1));
-  }
-  void say_times() {
-    std::ostringstream line;
-    line << "longest " << longest_round_ << " " << longest_ms_ << " " << std::fixed
-         << std::chrono::duration<double>(longest_end_.time_since_epoch()).count();
-    say(line.str());
-    const auto middle = took_.begin() + static_cast<std::ptrdiff_t>(took_.size() / 2);
-    std::nth_element(took_.begin(), middle, took_.end());
-    say("usual " + std::to_string(took_.empty() ? 0.0 : *middle));
-  }
-
- private:
-  SteadyClock::time_point round_began_{}, said_{}, longest_end_{};
-  std::vector<double> took_;  // milliseconds
-  double longest_ms_ = 0;
-  std::uint64_t longest_round_ = 0;
-};
 
 // Each second rank has nothing, but for the last one, which has the rest.
 std::vector<std::uint64_t> cut(std::uint64_t count, std::uint64_t ranks) {
@@ -217,11 +163,13 @@ class Training {
   // `gpu`: null, or where the tensors are.
   // `pairs`: for what this rank shares with the one before, and with the one after.
   Training(const Flags& flags, std::vector<std::span<float>>& data, std::vector<float>& stop,
-           std::vector<std::vector<float>>& pairs, WorkerGpu* gpu, bps::Client& client)
+           std::vector<std::vector<float>>& pairs, WorkerMessages& messages, WorkerGpu* gpu,
+           bps::Client& client)
       : flags_(flags),
         data_(data),
         stop_(stop),
         pairs_(pairs),
+        messages_(messages),
         gpu_(gpu),
         client_(client),
         size_(static_cast<std::uint64_t>(client.world_size())) {
@@ -382,8 +330,9 @@ class Training {
         checksum_.add(data_[t][i]);
       }
     }
-    if (flags_.exchanges && !(reduce(round) && broadcast(round) && scatter_and_gather(round) &&
-                              call_all(round) && sum_in_pairs(round, true) && sum_in_pairs(round, false))) {
+    if (flags_.exchanges &&
+        !(reduce(round) && broadcast(round) && scatter_and_gather(round) && call_all(round) &&
+          sum_in_pairs(round, true) && sum_in_pairs(round, false) && messages_.round(client_, round))) {
       return false;
     }
     if (flags_.until_told) handles.back().wait();
@@ -454,6 +403,7 @@ class Training {
   std::vector<std::span<float>>& data_;
   std::vector<float>& stop_;
   std::vector<std::vector<float>>& pairs_;
+  WorkerMessages& messages_;
   WorkerGpu* const gpu_;
   bps::Client& client_;
   std::uint64_t size_;
@@ -480,6 +430,8 @@ int run(const Flags& flags) {
   }
   std::vector<float> stop(1);
   std::vector<std::vector<float>> pairs(2, std::vector<float>(5000));
+  // So many drops of groups as of tensors would be half of the job.
+  WorkerMessages messages(flags.tensor + "-messages", 4 * flags.drop_every);
   std::optional<WorkerGpu> gpu;
   bps::Client client(options);
   say("joined " + std::to_string(client.rank()) + " " + std::to_string(client.world_size()));
@@ -490,7 +442,7 @@ int run(const Flags& flags) {
     }
   }
   if (flags.device == "cuda") gpu.emplace(client.local_rank(), data);
-  Training training(flags, data, stop, pairs, gpu ? &*gpu : nullptr, client);
+  Training training(flags, data, stop, pairs, messages, gpu ? &*gpu : nullptr, client);
   say("declared");
   if (flags.hold_first) wait_for_a_line();
   if (flags.broadcast && !training.broadcast(0)) return 1;
