@@ -22,3 +22,16 @@ class CallsTest(WorkerTest):
             with self.subTest(size=size):
                 for worker in self.run_all(size, "joins", servers=2):
                     self.assertIn("right", worker.text())
+
+    def leaves_nothing(self, *arguments, limit):
+        scheduler, servers = self.cluster(2)
+        workers = self.python_workers(scheduler, 2, *arguments)
+        self.assert_no_growth([scheduler, *servers, *workers], workers, ["warm$", "over$"], limit)
+
+    def test_messages_leave_nothing(self):
+        """20,000 of them: 100 bytes for each would be 2 MB."""
+        self.leaves_nothing("many_messages", limit=2_000_000)
+
+    def test_groups_with_messages_leave_nothing(self):
+        """300 of them: 7 KB for each would be 2 MB."""
+        self.leaves_nothing("many_groups", limit=2_000_000)

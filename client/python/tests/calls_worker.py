@@ -178,5 +178,61 @@ def joins():
     print("right")
 
 
+def reached(line):
+    print(line, flush=True)
+    sys.stdin.readline()
+
+
+def many_messages():
+    """Of three sizes, of which one is not copied, with five tags, in both directions."""
+    with bps.Client() as client:
+        peer = 1 - client.rank
+        world = client.world
+
+        def exchange(count):
+            for first in range(0, count, 100):
+                arrays = [numpy.zeros((16, 3000, 66_000)[step % 3], "u1") for step in range(first, first + 100)]
+                handles = [world.receive(array, peer, step % 5) for step, array in enumerate(arrays, first)]
+                for step, array in enumerate(arrays, first):
+                    handles.append(world.send(numpy.full(len(array), (step + client.rank) % 251, "u1"), peer, step % 5))
+                for handle in handles:
+                    handle.wait()
+                for step, array in enumerate(arrays, first):
+                    assert (array == (step + peer) % 251).all(), step
+
+        exchange(4000)
+        reached("warm")
+        exchange(20_000)
+        reached("over")
+
+
+def many_groups():
+    """Each used once for a message, and dropped, also before that has been received."""
+    with bps.Client() as client:
+        peer = 1 - client.rank
+        dropped = []
+
+        def use(count):
+            for step in range(count):
+                group = client.group(f"group {step % 7}")
+                array = numpy.zeros(step + 1, "i4")
+                if client.rank == 0:
+                    group.send(numpy.full(step + 1, step, "i4"), peer).wait()
+                else:
+                    group.receive(array, peer).wait()
+                    assert (array == step).all(), step
+                dropped.append(group.drop())
+                if step % 7 == 6:
+                    while dropped:
+                        dropped.pop().wait()
+            while dropped:
+                dropped.pop().wait()
+
+        use(100)
+        reached("warm")
+        use(300)
+        reached("over")
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
