@@ -107,7 +107,7 @@ void WorkerMessages::scatter(int root) {
     append(whole, part(kScatter, root, to));
   Bytes bytes = part(kScatter, root, rank_);
   Bytes& out = keep(Bytes(bytes.size()));
-  handles_.push_back(group_.scatter(whole, out, root, lengths_at(root, kScatter, root, kAll)));
+  handles_.push_back(group_.scatter(whole, out, root, lengths(kScatter, root, kAll)));
   expect("scatter from rank " + std::to_string(root), out, std::move(bytes));
 }
 
@@ -117,7 +117,7 @@ void WorkerMessages::gather(int root) {
     append(whole, part(kGather, from, root));
   Bytes& out = keep(Bytes(whole.size()));
   const Bytes& own = keep(part(kGather, rank_, root));
-  handles_.push_back(group_.gather(own, out, root, lengths_at(root, kGather, kAll, root)));
+  handles_.push_back(group_.gather(own, out, root, lengths(kGather, kAll, root)));
   expect("gather to rank " + std::to_string(root), out, std::move(whole));
 }
 
@@ -149,15 +149,13 @@ bool WorkerMessages::check_parts(const bps::Handle& handle, const std::string& w
   return true;
 }
 
-// Of any length, also 0; one in eight is longer than what is copied. bps::Handle::view ends at a part of no
-// bytes, so those whose lengths only givers know have one.
+// Of any length, also 0; one in eight is longer than what is copied.
 WorkerMessages::Bytes WorkerMessages::part(std::uint64_t kind, int from, int to) const {
   constexpr std::uint64_t kLongest[] = {1, 20, 300, 5000, 5000, 20'000, 60'000, 300'000};
   const std::uint64_t seed =
       mix(round_ * 1'000'003 + kind * 10'007 + static_cast<std::uint64_t>(from + 1) * 101 +
           static_cast<std::uint64_t>(to + 1));
-  const bool is_view = kind == kAnyGather || kind == kAnyAllToAll;
-  Bytes bytes(seed / 8 % kLongest[seed % 8] + (is_view ? 1 : 0));
+  Bytes bytes(seed / 8 % kLongest[seed % 8]);
   for (std::size_t i = 0; i < bytes.size(); ++i)
     bytes[i] = static_cast<std::uint8_t>(seed >> 24 ^ i * 31 ^ i >> 8);
   return bytes;
@@ -169,11 +167,6 @@ std::vector<std::uint64_t> WorkerMessages::lengths(std::uint64_t kind, int from,
   for (int other = 0; other < size_; ++other)
     out.push_back(part(kind, from == kAll ? other : from, to == kAll ? other : to).size());
   return out;
-}
-
-// Nobody else has them.
-std::vector<std::uint64_t> WorkerMessages::lengths_at(int root, std::uint64_t kind, int from, int to) const {
-  return rank_ == root ? lengths(kind, from, to) : std::vector<std::uint64_t>();
 }
 
 void WorkerMessages::expect(const std::string& what, const Bytes& memory, Bytes bytes) {

@@ -35,7 +35,6 @@ class WorkerMessages {
   bool check_parts(const bps::Handle& handle, const std::string& what, const std::vector<Bytes>& parts) const;
   Bytes part(std::uint64_t kind, int from, int to) const;
   std::vector<std::uint64_t> lengths(std::uint64_t kind, int from, int to) const;
-  std::vector<std::uint64_t> lengths_at(int root, std::uint64_t kind, int from, int to) const;
   Bytes& keep(Bytes bytes) { return memory_.emplace_back(std::move(bytes)); }
   void expect(const std::string& what, const Bytes& memory, Bytes bytes);
 

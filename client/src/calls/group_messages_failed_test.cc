@@ -293,4 +293,17 @@ TEST_CASE("group messages: a dropped group whose lengths come later ends what it
   CHECK(dropped == 1);
 }
 
+TEST_CASE("group messages: a dropped group whose lengths come later still gathers the parts") {
+  MessageWorld w(0, 2);
+  const GroupId group = w.calls.add({"g", {}, 0});
+  REQUIRE(w.gather_any(8, group).ok());
+  w.declare_all();
+  int dropped = 0;
+  REQUIRE(w.drop(group, dropped).ok());
+  w.end_all();
+  CHECK(w.is_done(0));
+  w.end_drops();
+  CHECK(dropped == 1);
+}
+
 }  // namespace bps

@@ -269,4 +269,18 @@ TEST_CASE("message check: nothing is copied in place, elsewhere than at the root
   CHECK(is_untouched(c.calls(RoundCall::all_gather()).any_length().in(20, 3)));
 }
 
+TEST_CASE("message check: lengths of parts are ignored elsewhere than at the root") {
+  MessageCase c;
+  c.calls(RoundCall::scatter(Rank{4})).out(20, 3);
+  c.request.parts = {2, 3, 5};
+  c.copy();
+  CHECK(c.request.parts.empty());
+  CHECK(c.numbers(20, 3) == std::vector<int>{20, 21, 22});
+  c = MessageCase();
+  c.calls(RoundCall::gather(Rank{4})).in(20, 3);
+  c.request.out_parts = {2, 3, 5};
+  c.copy();
+  CHECK(c.request.out_parts.empty());
+}
+
 }  // namespace bps
