@@ -261,7 +261,7 @@ TEST_CASE("group messages: a group has so many tags, and those that it has go on
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == ErrorCode::invalid_argument);
   CHECK(refused.error().message ==
-        "tag 12345 with rank 2 is one more than the 4096 that a group can have here");
+        "tag 12345 with rank 2 is one more than the 16384 that a group can have here");
   CHECK_THAT(to_string(refused.error()), Contains("use the tags again, for example modulo 1000"));
   REQUIRE(w.receive(1, kShortMessage, 17).ok());
   // Exchanges have no tags, and another group has its own.
