@@ -24,7 +24,7 @@ for program in bps-server bps-scheduler bpsctl bps-run bps-bench; do
   grep -qi usage "$work/help" || fail "$program --help says no usage"
 done
 headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
-[[ $headers == "./bps/bps.h ./bps/client.hpp ./bps/group.hpp ./bps/handle.hpp ./bps/values.hpp " ]] || fail "unexpected headers: $headers"
+[[ $headers == "./bps/bps.h ./bps/calls.h ./bps/client.hpp ./bps/group.hpp ./bps/handle.hpp ./bps/values.hpp " ]] || fail "unexpected headers: $headers"
 archives=$(find "$prefix" -name '*.a')
 [[ -z $archives ]] || fail "static libraries were installed: $archives"
 

@@ -228,9 +228,9 @@ def many_groups():
             while dropped:
                 dropped.pop().wait()
 
-        use(100)
+        use(1000)
         reached("warm")
-        use(300)
+        use(3000)
         reached("over")
 
 

@@ -28,8 +28,8 @@ const char* need_of(const MadeCall& made, Rank rank, const RankList& ranks) {
 
 }  // namespace
 
-GroupJoins::GroupJoins(GroupCalls& calls, Owner& owner, Rank self, std::uint32_t world_size)
-    : calls_(calls), owner_(owner), self_(self), world_size_(world_size) {}
+GroupJoins::GroupJoins(GroupCalls& calls, Owner& owner, Rank self, std::uint32_t world_size, bool all_tell)
+    : calls_(calls), owner_(owner), self_(self), world_size_(world_size), all_tell_(all_tell) {}
 
 RankList GroupJoins::ranks_of(GroupId group) const {
   const GroupSpec* const spec = calls_.spec(group);
@@ -71,9 +71,10 @@ void GroupJoins::on_idle(GroupId id) {
   owner_.say(RankJoined{{}, next->tensor, self_, next->number, false});
 }
 
-// The lowest rank that has not joined.
+// The lowest rank that has not joined. Which ranks are lost is not known here; what is told twice is ignored.
 bool GroupJoins::tells(GroupId id, const Group& group) const {
   if (group.done && group.is_said) return false;
+  if (all_tell_) return true;
   const RankList ranks = ranks_of(id);
   const std::uint32_t size = ranks.size(world_size_);
   for (std::uint32_t place = 0; place < size; ++place) {

@@ -38,8 +38,8 @@ class GroupJoins {
     ~Owner() = default;
   };
 
-  // All outlive it.
-  GroupJoins(GroupCalls& calls, Owner& owner, Rank self, std::uint32_t world_size);
+  // All outlive it. `all_tell`: the lowest rank that has not joined may be lost, and the job goes on.
+  GroupJoins(GroupCalls& calls, Owner& owner, Rank self, std::uint32_t world_size, bool all_tell = false);
 
   // Of this rank; not twice at a time. An error: nothing has begun.
   Status join(GroupId group, std::uint64_t ticket, Done done);
@@ -84,6 +84,7 @@ class GroupJoins {
   Owner& owner_;
   const Rank self_;
   const std::uint32_t world_size_;
+  const bool all_tell_;
   // Of groups whose tensor is not known here yet.
   static constexpr std::size_t kMostEarly = 1024;
   std::map<TensorId, std::vector<RankJoined>> early_;

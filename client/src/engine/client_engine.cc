@@ -21,7 +21,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       declares_(data_, link_),
       calls_(loop, *this),
       messages_(calls_, *this, config_.rank, config_.world_size),
-      joins_(calls_, *this, config_.rank, config_.world_size),
+      joins_(calls_, *this, config_.rank, config_.world_size, config_.worker_loss == WorkerLoss::shrink),
       waits_(loop, config_, log_, link_, data_, declares_, barriers_, drops_),
       alive_(std::make_shared<bool>(true)) {}
 
