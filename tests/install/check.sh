@@ -35,8 +35,8 @@ needed=$(sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' "$work/dynamic" | grep -Ev '^(lib(s
 [[ -z $needed ]] || fail "libbpsclient needs $needed at run time"
 if grep -E 'R(UN)?PATH' "$work/dynamic"; then fail "libbpsclient has a run path"; fi
 nm -D --defined-only "$library" | awk '{ print $3 }' | sort >"$work/exported"
-sed -nE 's/^BPS_API [^(]*\b(bps_[a-z_0-9]+)\(.*/\1/p' "$prefix/include/bps/bps.h" | sort >"$work/declared"
-[[ -s $work/declared ]] || fail "no BPS_API function found in bps.h"
+sed -nE 's/^BPS_API [^(]*\b(bps_[a-z_0-9]+)\(.*/\1/p' "$prefix"/include/bps/*.h | sort >"$work/declared"
+[[ -s $work/declared ]] || fail "no BPS_API function found in bps.h and calls.h"
 diff "$work/declared" "$work/exported" || fail "declared (<) and exported (>) symbols differ"
 
 # GPUs are found when a program runs: nothing names CUDA or NCCL to the loader.

@@ -201,7 +201,7 @@ class Programs(PagesTest):
                                        f"-I{SOURCE}/client/include", "-"], input=body, capture_output=True, text=True,
                                       timeout=LIMIT)
                 self.assertEqual(done.returncode, 0, f"{page}:{line}:\n{done.stderr}")
-        self.assertEqual(compiled, ["README.md cpp"] + 4 * ["client/README.md cpp"] + ["client/gpu.md c"])
+        self.assertEqual(compiled, ["README.md cpp"] + 5 * ["client/README.md cpp"] + ["client/gpu.md c"])
 
     def test_python_uses_names_that_exist(self):
         module = ast.parse((SOURCE / "client/python/bps/torch/__init__.py").read_text())
