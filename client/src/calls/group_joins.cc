@@ -160,10 +160,16 @@ void GroupJoins::on_made_by_others(const CallsMade& said) {
 
 // With zeros.
 void GroupJoins::begin(GroupId id, const MadeCall& made, std::uint64_t ticket) {
-  if (!fits(id, made)) return;
   const OpenCall& call = made.call;
-  const RankList ranks = ranks_of(id);
-  const std::uint32_t size = ranks.size(world_size_);
+  const std::uint32_t size = ranks_of(id).size(world_size_);
+  const bool has_parts = call.call.is_of_parts() && call.parts != kUnknownParts;
+  const bool is_whole = has_parts ? Parts::fit(made.parts, size, call.count) : made.parts.empty();
+  if (!is_whole) {
+    return calls_.fail_group(
+        id, make_error(ErrorCode::protocol,
+                       fmt::format("call number {} of another rank has parts that do not fit", call.number)));
+  }
+  if (!fits(id, made)) return;
   GroupRequest request;
   request.group = id;
   request.dtype = call.dtype;
