@@ -1,6 +1,6 @@
-// Ranks of groups that have run out of data (decision 0042): they wait for the others, and make the others'
-// calls with zeros until then. Here it is known who has joined, and the calls pass from the lowest rank that
-// has not joined to those that have.
+// Ranks of groups that have run out of data (decision 0042). A joined rank makes the others' calls with zeros
+// until all ranks have joined. This class keeps the list of joined ranks, and forwards calls from the lowest
+// rank that has not joined to the joined ranks.
 //
 //   RankJoined from one  -->  to all living ranks of the group; with the last of them it is over
 //   CallsMade from one   -->  to those that have joined

@@ -188,9 +188,10 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   group.report.note_over(ended.said);
   if (group.calls.empty()) open_.erase(group.id);
   if (group.calls.empty() && group.is_dropped) drop_tensors(group);
-  const GroupId idle = group.calls.empty() && !group.channel ? group.id : GroupId{kFirstChannel};
+  const bool is_idle = group.calls.empty() && !group.channel;
+  const GroupId id = group.id;
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
-  if (idle.value != kFirstChannel) owner_.on_group_idle(idle);
+  if (is_idle) owner_.on_group_idle(id);
   if (open_.empty()) owner_.on_calls_idle();
 }
 

@@ -70,8 +70,8 @@ class GroupCalls {
     ~Owner() = default;
   };
 
-  // A call waits this long, then the scheduler hears of it. A failure waits this long for the scheduler's
-  // word.
+  // After this time a waiting call is reported to the scheduler. A failure seen in a slot waits this long for
+  // the scheduler's error.
   static constexpr Duration kPatience = std::chrono::seconds(1);
 
   GroupCalls(EventLoop& loop, Owner& owner);
@@ -127,7 +127,6 @@ class GroupCalls {
  private:
   struct Group;
   struct Call {
-    Group* group = nullptr;
     OpenCall said;
     std::vector<std::uint64_t> parts;
     double postscale = 1;

@@ -7,7 +7,7 @@
 //                                                   (CallsMade) --> the last has joined: done
 //
 // Owner: ClientEngine. Lives on: client loop. Failure: with its group. A scheduler that is lost meanwhile
-// fails the group, because nobody else knows who has joined.
+// fails the group: only the scheduler keeps the list of joined ranks.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <utility>
 
