@@ -4,8 +4,8 @@
 //
 // The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
 // handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
-// all of them (what has no payload, then priority, then the earlier declared tensor, then the order of its
-// partitions; who only takes says so at once, so that what it takes can come beside what it gives) is kept as
+// all of them is kept: items without payload, then priority, then the earlier declared tensor, then the order
+// of its partitions. A receive has no payload: sent first, its answer arrives while this rank sends. There is
 // one heap per lane, and a heap of the lanes that can take more and have something, by their best. The best
 // of all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
 // and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when a server

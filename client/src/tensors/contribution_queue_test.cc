@@ -39,6 +39,20 @@ TEST_CASE("contribution queue: priority, then tensor, then partition, over all l
   CHECK(queue.empty());
 }
 
+TEST_CASE("contribution queue: what has no payload goes first, over all lanes, also without credit") {
+  ContributionQueue queue = make_queue(10, 2);
+  SendItem urgent = item(5, 0, 0, 0, 10), bulk = item(0, 1, 0, 1, 10), take = item(0, 7, 0, 0, 0),
+           late = item(0, 8, 0, 1, 0);
+  for (SendItem* i : {&urgent, &bulk, &late, &take})
+    queue.push(*i);
+  CHECK(queue.pop() == &take);
+  CHECK(queue.pop() == &late);
+  CHECK(queue.pop() == &urgent);
+  CHECK(queue.pop() == nullptr);  // no credit is left
+  queue.push(take);
+  CHECK(queue.pop() == &take);
+}
+
 TEST_CASE("contribution queue: an urgent item overtakes what is queued, not what is sent") {
   ContributionQueue queue = make_queue(100, 1);
   std::deque<SendItem> bulk;
