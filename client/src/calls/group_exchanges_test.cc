@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/src/calls/testing/message_world.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 
@@ -291,10 +292,12 @@ TEST_CASE("group messages: lengths that did not come end their call, and what wa
   CHECK(w.calls.idle());
 }
 
-TEST_CASE("group messages: more bytes than there can be fail the group, so that nobody waits for this rank") {
+TEST_CASE(
+    "group messages: more bytes than a tensor may have fail the group, so that nobody waits for this rank") {
   MessageWorld w(0, 2);
   const bool is_exchange = GENERATE(false, true);
-  const std::uint64_t huge = std::uint64_t{1} << 62;
+  const std::uint64_t huge =
+      GENERATE(kMaxTensorElements / 2 + 1, std::uint64_t{1} << 62, std::uint64_t{1} << 63);
   REQUIRE((is_exchange ? w.all_to_all_any({1, 1}) : w.gather_any(1)).ok());
   REQUIRE(w.all_to_all({1, 1}, {1, 1}).ok());
   w.declare_all();
@@ -303,7 +306,7 @@ TEST_CASE("group messages: more bytes than there can be fail the group, so that 
   } else {
     w.end_lengths(1, {huge, huge});
   }
-  const std::string text = "no memory for more bytes than there can be of parts that other ranks give";
+  const std::string text = "no memory for more bytes than a tensor may have of parts that other ranks give";
   CHECK(w.error(0) == text);
   CHECK(w.results[0]->error().code == ErrorCode::out_of_memory);
   CHECK(w.error(1) == text);

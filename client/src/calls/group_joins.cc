@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "proto/base/parts.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 namespace {
@@ -116,13 +117,17 @@ void GroupJoins::on_made(GroupId id, const MadeCall& made) {
 void GroupJoins::say(GroupId id, std::vector<MadeCall> calls) {
   const auto tensor = calls_.tensor_of(id);
   if (!tensor) return;  // nobody has joined before
-  for (std::size_t begin = 0; begin < calls.size(); begin += kMaxOpenCallsNamed) {
-    const std::size_t end = std::min<std::size_t>(calls.size(), begin + kMaxOpenCallsNamed);
-    owner_.say(CallsMade{{},
-                         *tensor,
-                         {calls.begin() + static_cast<std::ptrdiff_t>(begin),
-                          calls.begin() + static_cast<std::ptrdiff_t>(end)}});
+  CallsMade made{{}, *tensor, {}};
+  std::size_t parts = 0;
+  for (MadeCall& call : calls) {
+    parts += call.parts.size();
+    if (made.calls.size() == kMaxOpenCallsNamed || parts > kMaxPartsPerDeclare) {
+      owner_.say(std::exchange(made, {{}, *tensor, {}}));
+      parts = call.parts.size();
+    }
+    made.calls.push_back(std::move(call));
   }
+  if (!made.calls.empty()) owner_.say(std::move(made));
 }
 
 void GroupJoins::on_joined(const RankJoined& joined) {

@@ -10,6 +10,7 @@
 #include "client/src/calls/message_check.h"
 #include "proto/base/call_names.h"
 #include "proto/base/parts.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 namespace {
@@ -37,7 +38,7 @@ OperationBuffer buffer_of(std::byte* memory, std::size_t bytes) {
 std::optional<std::uint64_t> sum_of(const std::vector<std::uint64_t>& lengths) {
   std::uint64_t sum = 0;
   for (const std::uint64_t length : lengths) {
-    if (length > PTRDIFF_MAX - sum) return std::nullopt;
+    if (length > kMaxTensorElements - sum) return std::nullopt;
     sum += length;
   }
   return sum;
@@ -47,7 +48,7 @@ Error no_memory(const std::vector<std::uint64_t>& lengths) {
   const auto sum = sum_of(lengths);
   return make_error(ErrorCode::out_of_memory,
                     fmt::format("no memory for {} of parts that other ranks give",
-                                sum ? fmt::format("{} bytes", *sum) : "more bytes than there can be"),
+                                sum ? fmt::format("{} bytes", *sum) : "more bytes than a tensor may have"),
                     "give less at once");
 }
 

@@ -89,28 +89,22 @@ void Check::endpoint(std::string_view field, const fb::Endpoint* in, Endpoint& o
 void Check::rounds(std::string_view field, const flatbuffers::Vector<std::uint64_t>* in,
                    std::vector<Round>& out) {
   out.clear();
-  if (in == nullptr || !count(field, in->size(), kMaxWorldSize)) return;
-  if (reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(std::uint64_t) != 0)
-    return fail(field, "is not aligned");
+  if (in == nullptr || !count(field, in->size(), kMaxWorldSize) || !aligned(field, in)) return;
   out.reserve(in->size());
   for (const std::uint64_t round : *in)
     out.push_back(Round{round});
 }
 
-bool Check::parts(const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum,
+bool Check::parts(std::string_view field, const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum,
                   std::vector<std::uint64_t>& out) {
   out.clear();
   if (in == nullptr) return true;
   sum += in->size();
-  if (!count("tensors.parts", in->size(), kMaxWorldSize) || !count("tensors.parts", sum, kMaxPartsPerDeclare))
-    return false;
-  if (reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(std::uint64_t) != 0) {
-    fail("tensors.parts", "is not aligned");
-    return false;
-  }
+  if (!count(field, in->size(), kMaxWorldSize) || !count(field, sum, kMaxPartsPerDeclare)) return false;
+  if (!aligned(field, in)) return false;
   out.assign(in->begin(), in->end());
   for (const std::uint64_t elements : out)
-    range("tensors.parts", elements, 0, kMaxTensorElements);
+    range(field, elements, 0, kMaxTensorElements);
   return true;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,8 @@ class Check {
   void failure(std::string_view field, const fb::Error* in, Error& out);
   void endpoint(std::string_view field, const fb::Endpoint* in, Endpoint& out);
   // `sum` counts those of all tensors of a message: offsets may point at one vector many times.
-  bool parts(const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum, std::vector<std::uint64_t>& out);
+  bool parts(std::string_view field, const flatbuffers::Vector<std::uint64_t>* in, std::size_t& sum,
+             std::vector<std::uint64_t>& out);
   bool ranks(const flatbuffers::Vector<std::uint32_t>* in, std::size_t& sum, std::vector<Rank>& out);
   void rounds(std::string_view field, const flatbuffers::Vector<std::uint64_t>* in, std::vector<Round>& out);
   void members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in, std::vector<Member>& out);
@@ -101,10 +103,11 @@ class Check {
       out.push_back(below<T>(field, id, id_limit));
   }
 
-  // The verifier checks the alignment of a vector's length, not that of its structs.
+  // The verifier checks the alignment of a vector's length, not that of its structs and wide numbers.
   template <class T>
-  bool aligned(std::string_view field, const flatbuffers::Vector<const T*>* in) {
-    if (in->size() == 0 || reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(T) == 0) return true;
+  bool aligned(std::string_view field, const flatbuffers::Vector<T>* in) {
+    using Element = std::remove_cv_t<std::remove_pointer_t<T>>;
+    if (in->size() == 0 || reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(Element) == 0) return true;
     fail(field, "is not aligned");
     return false;
   }

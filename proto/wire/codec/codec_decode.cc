@@ -165,7 +165,9 @@ void read(Check& check, const fb::Declare& in, Declare& out) {
     to.priority = from.priority();
     to.mode = check.known<Mode>("tensors.mode", from.mode(), kModeCount);
     to.staleness = from.staleness();
-    if (!check.parts(from.parts(), parts, to.parts) || !check.ranks(from.ranks(), ranks, to.ranks)) return;
+    if (!check.parts("tensors.parts", from.parts(), parts, to.parts) ||
+        !check.ranks(from.ranks(), ranks, to.ranks))
+      return;
   }
 }
 
@@ -246,7 +248,9 @@ void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
     partitions += from.partitions()->size();
     if (!check.count("tensors.partitions", partitions, kMaxPartitionsPerDeclare)) return;
     read(check, from, to);
-    if (!check.parts(from.parts(), parts, to.parts) || !check.ranks(from.ranks(), ranks, to.ranks)) return;
+    if (!check.parts("tensors.parts", from.parts(), parts, to.parts) ||
+        !check.ranks(from.ranks(), ranks, to.ranks))
+      return;
   }
 }
 

@@ -80,4 +80,28 @@ TEST_CASE("open calls are of a group, in growing order, and have a limit") {
              Catch::Contains("OpenCalls.count is 1099511627777"));
 }
 
+TEST_CASE(
+    "parts of calls that were made are as those of tensors, and all calls of a message together have a "
+    "limit") {
+  CallsMade message{JobRun{1}, TensorId{3}, {}};
+  for (std::uint64_t number = 1; number <= kMaxPartsPerDeclare / kMaxWorldSize; ++number)
+    message.calls.push_back({{.number = number}, std::vector<std::uint64_t>(kMaxWorldSize, 1)});
+  Message out;
+  REQUIRE(decode(header_of(message), out).ok());
+  CHECK(out == Message(message));
+  const auto with = [&](auto change) {
+    CallsMade m = message;
+    change(m);
+    return refusal(m);
+  };
+  CHECK_THAT(with([](auto& m) {
+               m.calls.push_back({{.number = 1000}, {1}});
+             }),
+             Catch::Contains("CallsMade.calls.parts has 524289 entries"));
+  CHECK_THAT(with([](auto& m) { m.calls[0].parts.push_back(1); }),
+             Catch::Contains("CallsMade.calls.parts has 4097 entries"));
+  CHECK_THAT(with([](auto& m) { m.calls[0].parts[0] = kMaxTensorElements + 1; }),
+             Catch::Contains("CallsMade.calls.parts is 1099511627777"));
+}
+
 }  // namespace bps

@@ -326,14 +326,13 @@ void read(Check& check, const fb::CallsMade& in, CallsMade& out) {
   out.calls.clear();
   if (!check.count("calls", in.calls()->size(), kMaxOpenCallsNamed)) return;
   std::uint64_t last = 0;
+  std::size_t parts = 0;
   for (const fb::MadeCall* const from : *in.calls()) {
     MadeCall& to = out.calls.emplace_back();
     read_call(check, *from->call(), last, to.call);
     last = to.call.number;
     to.postscale = from->postscale();
-    if (from->parts() == nullptr) continue;
-    if (!check.count("calls.parts", from->parts()->size(), kMaxWorldSize)) return;
-    to.parts.assign(from->parts()->begin(), from->parts()->end());
+    if (!check.parts("calls.parts", from->parts(), parts, to.parts)) return;
   }
 }
 

@@ -161,11 +161,8 @@ class RandomMessages {
   }
   CallsMade calls_made() {
     CallsMade out{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, {}};
-    for (const OpenCall& call : open_calls().calls) {
-      MadeCall& made = out.calls.emplace_back(MadeCall{call, {}, real()});
-      for (std::uint64_t n = number(0, 3); n > 0; --n)
-        made.parts.push_back(any());
-    }
+    for (const OpenCall& call : open_calls().calls)
+      out.calls.push_back({call, parts(), real()});
     return out;
   }
   RoundCall call() {
