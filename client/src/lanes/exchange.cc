@@ -27,6 +27,8 @@ void Exchange::start(std::uint32_t weight) { std::get_if<PushPull>(&frame_)->wei
 // ---- out ----
 
 void Exchange::begin(TensorState& tensor) {
+  if (const auto to = tensor.receiver())
+    tensor.set_turns(kMessageTurns + turns_.begin(*to, tensor.partitions().size()));
   for (Partition& partition : tensor.partitions())
     queue(partition);
   pump();
@@ -42,8 +44,10 @@ void Exchange::pump() {
 }
 
 void Exchange::pump(ContributionQueue& queue) {
-  while (SendItem* item = queue.pop())
+  while (SendItem* item = queue.pop(tensors_.awaited_bytes())) {
+    if (item->turn >= kMessageTurns) turns_.on_going(item->turn - kMessageTurns);
     send(static_cast<Partition&>(*item));
+  }
 }
 
 void Exchange::send(Partition& partition) {

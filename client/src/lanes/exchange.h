@@ -21,6 +21,7 @@
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
 #include "client/src/lanes/worker_handoff.h"
+#include "client/src/tensors/message_turns.h"
 #include "client/src/tensors/tensor_set.h"
 
 namespace bps {
@@ -105,6 +106,7 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   Message frame_;                       // reused: a PushPull
   Message stored_;                      // likewise: a Stored
   std::unique_ptr<std::byte[]> spare_;  // a partition's bytes; see TensorState::fetch
+  MessageTurns turns_;
   bool stopped_ = false;
 };
 

@@ -56,11 +56,13 @@ void ContributionQueue::remove(SendItem& item) {
   }
 }
 
-SendItem* ContributionQueue::pop() {
+SendItem* ContributionQueue::pop(std::uint64_t awaited_bytes) {
   if (ready_.empty()) return nullptr;
   SendItem& best = ready_.front().heap.front();
   // Strictly the best or nothing: a smaller one that slipped past would starve large partitions.
-  if (under_way_bytes_ > 0 && under_way_bytes_ + best.cost > credit_bytes_) return nullptr;
+  const std::uint64_t more = std::min(awaited_bytes / kMostMore, credit_bytes_) * kMostMore;
+  const std::uint64_t then = under_way_bytes_ + best.cost;
+  if (under_way_bytes_ > 0 && then > credit_bytes_ && then - credit_bytes_ > more) return nullptr;
   remove(best);
   at(best.lane).sent += best.cost;
   under_way_bytes_ += best.cost;

@@ -4,13 +4,16 @@
 //
 // The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
 // handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
-// all of them is kept: items without payload, then priority, then the earlier declared tensor, then the order
-// of its partitions. A receive has no payload: sent first, its answer arrives while this rank sends. There is
-// one heap per lane, and a heap of the lanes that can take more and have something, by their best. The best
-// of all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
-// and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when a server
-// has taken or refused the payload, never with an answer, and one partition may always be under way, however
-// small the credit.
+// all of them is kept: items without payload, then priority, then the turn. In rounds, whose ranks should all
+// send the same at the same time, that is the earlier declared tensor, then the order of its partitions;
+// messages come after them (MessageTurns). A receive has no payload: sent first, its answer arrives while
+// this rank sends. There is one heap per lane, and a heap of the lanes that can take more and have something,
+// by their best. The best of all is released, however many lanes there are in logarithmic time, paced by a
+// credit: payload bytes sent and not yet reported as taken by the servers. Credit paces and never blocks: it
+// comes back when a server has taken or refused the payload, never with an answer, and one partition may
+// always be under way, however small the credit. A rank that waits for messages has up to four times as much:
+// what others send fills the way to it, and the servers' reports wait behind that. (An all_to_all of 4 ranks
+// at 500 Mbit/s takes 1.5 times the least possible without this, 1.05 times with it.)
 //
 // Pure. Owner: LaneSet. Lives on: client loop. Limits: heaps are as large as `reserve` said; items are
 // linked, not copied, and must be removed before they die.
@@ -22,19 +25,22 @@
 
 #include "client/src/tensors/indexed_heap.h"
 #include "proto/base/ids.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 
 struct SendItem {
   std::int32_t priority = 0;  // higher goes first
-  TensorId tensor;            // then lower
-  std::uint32_t order = 0;    // then lower
+  std::uint64_t turn = 0;     // then lower
   LaneIndex lane;
   std::uint32_t cost = 0;               // payload bytes of the contribution
   std::uint32_t position = kNotInHeap;  // in its lane's heap
 
   bool queued() const { return position != kNotInHeap; }
 };
+
+constexpr std::uint64_t round_turn(TensorId tensor) { return std::uint64_t{tensor.value} << 32; }
+inline constexpr std::uint64_t kMessageTurns = round_turn(TensorId{kMaxTensorsPerJob});
 
 class ContributionQueue {
  public:
@@ -59,7 +65,8 @@ class ContributionQueue {
 
   // The next item to send, removed from the queue and its cost counted as under way; nullptr when no
   // ready lane has one or the best of them does not fit the credit.
-  SendItem* pop();
+  // `awaited_bytes`: of messages to this rank.
+  SendItem* pop(std::uint64_t awaited_bytes = 0);
 
   // What pop() gave last is not sent: its cost does not count, and it is not in the queue.
   void take_back(const SendItem& item);
@@ -81,17 +88,15 @@ class ContributionQueue {
   struct Key {
     bool has_payload = false;
     std::int32_t priority = 0;
-    TensorId tensor;
-    std::uint32_t order = 0;
+    std::uint64_t turn = 0;
   };
   struct ItemOrder {
     using Key = ContributionQueue::Key;
-    static Key key(const SendItem& item) { return {item.cost > 0, item.priority, item.tensor, item.order}; }
+    static Key key(const SendItem& item) { return {item.cost > 0, item.priority, item.turn}; }
     static bool before(const Key& a, const Key& b) {
       if (a.has_payload != b.has_payload) return !a.has_payload;
       if (a.priority != b.priority) return a.priority > b.priority;
-      if (a.tensor != b.tensor) return a.tensor < b.tensor;
-      return a.order < b.order;
+      return a.turn < b.turn;
     }
     static std::uint32_t& position(SendItem& item) { return item.position; }
   };
@@ -114,6 +119,8 @@ class ContributionQueue {
   // Its first item is another one, or it has become ready.
   void put_right(Lane& lane);
   void leave(Lane& lane);
+
+  static constexpr std::uint64_t kMostMore = 3;  // credits for a rank that waits for messages
 
   std::uint64_t credit_bytes_;
   std::uint64_t under_way_bytes_ = 0;

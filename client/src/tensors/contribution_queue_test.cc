@@ -11,7 +11,7 @@ namespace {
 
 SendItem item(std::int32_t priority, std::uint32_t tensor, std::uint32_t order, std::uint32_t lane,
               std::uint32_t cost) {
-  return {priority, TensorId{tensor}, order, LaneIndex{lane}, cost};
+  return {priority, round_turn(TensorId{tensor}) + order, LaneIndex{lane}, cost};
 }
 
 ContributionQueue make_queue(std::uint64_t credit, std::size_t lanes) {
@@ -51,6 +51,25 @@ TEST_CASE("contribution queue: what has no payload goes first, over all lanes, a
   CHECK(queue.pop() == nullptr);  // no credit is left
   queue.push(take);
   CHECK(queue.pop() == &take);
+}
+
+TEST_CASE("contribution queue: who waits for messages has more credit, four times as much at most") {
+  ContributionQueue queue = make_queue(100, 1);
+  std::deque<SendItem> items;
+  for (std::uint32_t i = 0; i < 10; ++i)
+    queue.push(items.emplace_back(item(0, 1, i, 0, 50)));
+  const auto popped = [&](std::uint64_t awaited) {
+    int count = 0;
+    while (queue.pop(awaited) != nullptr)
+      ++count;
+    return count;
+  };
+  CHECK(popped(0) == 2);
+  CHECK(popped(49) == 0);
+  CHECK(popped(150) == 3);
+  CHECK(popped(~0ull) == 3);
+  CHECK(queue.under_way_bytes() == 400);
+  CHECK(popped(0) == 0);
 }
 
 TEST_CASE("contribution queue: an urgent item overtakes what is queued, not what is sent") {
@@ -136,7 +155,7 @@ TEST_CASE("contribution queue: random pushes, removals and pops keep the order")
   std::size_t left = 0;
   for (const SendItem& i : items)
     left += i.queued() ? 1 : 0;
-  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.order); };
+  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.turn); };
   const SendItem* last = nullptr;
   while (const SendItem* next = queue.pop()) {
     if (last != nullptr) CHECK(key(*last) < key(*next));
@@ -158,7 +177,7 @@ TEST_CASE("contribution queue: random lanes that come and go give what a look at
     items.push_back(item(static_cast<std::int32_t>(random() % 5), static_cast<std::uint32_t>(random() % 20),
                          i, static_cast<std::uint32_t>(random() % kLanes), 1));
   }
-  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.order); };
+  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.turn); };
   for (int step = 0; step < 20'000; ++step) {
     SendItem& any = items[random() % items.size()];
     const LaneIndex lane{static_cast<std::uint32_t>(random() % kLanes)};

@@ -59,18 +59,24 @@ void TensorSet::forget_read() {
 Status TensorSet::begin(TensorState& tensor, Request&& request, TimePoint now) {
   if (Status status = tensor.begin(std::move(request)); !status.ok()) return status;
   ++under_way_;
+  awaited_bytes_ += tensor.awaited_bytes();
   tensor.set_begun(++begun_, now);
   return {};
 }
 
 TensorState::Ended TensorSet::end(TensorState& tensor) {
-  --under_way_;
+  count_end(tensor);
   return tensor.end();
 }
 
 TensorState::Ended TensorSet::abort(TensorState& tensor, const Error& error) {
-  --under_way_;
+  count_end(tensor);
   return tensor.abort(error);
+}
+
+void TensorSet::count_end(const TensorState& tensor) {
+  --under_way_;
+  awaited_bytes_ -= tensor.awaited_bytes();
 }
 
 std::optional<TensorSet::UnderWay> TensorSet::under_way(TensorId id) const {

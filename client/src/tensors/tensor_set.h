@@ -62,6 +62,8 @@ class TensorSet {
   TensorState::Ended abort(TensorState& tensor, const Error& error);
 
   bool idle() const { return under_way_ == 0; }
+  // Of messages to this rank, begun and not ended.
+  std::uint64_t awaited_bytes() const { return awaited_bytes_; }
   struct UnderWay {
     TensorId tensor;
     Round round;
@@ -79,6 +81,8 @@ class TensorSet {
   void drop_waiters() { waiters_.clear(); }
 
  private:
+  void count_end(const TensorState& tensor);
+
   struct Waiter {
     std::uint64_t begun = 0;  // those up to this one are to end
     std::function<void()> done;
@@ -89,7 +93,8 @@ class TensorSet {
   std::vector<Partition*> partitions_;
   std::vector<std::unique_ptr<TensorState>> ended_;  // forgotten, and still read
   std::size_t under_way_ = 0;                        // operations
-  std::uint64_t begun_ = 0;                          // all so far
+  std::uint64_t awaited_bytes_ = 0;
+  std::uint64_t begun_ = 0;  // all so far
   std::vector<Waiter> waiters_;
 };
 

@@ -32,9 +32,7 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
   for (std::uint32_t i = 0; i < partitions_.size(); ++i) {
     Partition& partition = partitions_[i];
     partition.priority = declared.priority;
-    partition.tensor = id_;
     partition.index = i;
-    partitions_[partitioner_.in_order(i)].order = i;
     partition.lane = declared.owners[i];
     partition.id = PartitionId{declared.first_partition.value + i};
     partition.owner = this;
@@ -43,6 +41,12 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
     if (shape_.parts)
       partition.only_owner = shape_.parts.only_owner(partitioner_.offset(i) / width, partition.bytes / width);
   }
+  set_turns(round_turn(id_));
+}
+
+void TensorState::set_turns(std::uint64_t first) {
+  for (std::uint32_t i = 0; i < partitions_.size(); ++i)
+    partitions_[partitioner_.in_order(i)].turn = first + i;
 }
 
 Status TensorState::may_drop() const {

@@ -89,6 +89,20 @@ class TensorState {
   std::vector<Partition>& partitions() { return partitions_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
 
+  // Of the message that this rank sends.
+  std::optional<Rank> receiver() const {
+    const RoundCall& call = request_.call;
+    if (call.kind != RoundKind::message || call.root != rules_.self) return std::nullopt;
+    return shape_.ranks.at(shape_.ranks.at(0) == call.root ? 1 : 0);
+  }
+  // Of the message that comes to this rank; 0: none is under way.
+  std::uint64_t awaited_bytes() const {
+    const RoundCall& call = request_.call;
+    return call.kind == RoundKind::message && call.root != rules_.self ? bytes_ : 0;
+  }
+  // When its partitions are sent: the first one, before any is queued.
+  void set_turns(std::uint64_t first);
+
   const Partitioner& partitioner() const { return partitioner_; }
   // Of a partition but the last, on average: those of a tensor with parts may differ.
   std::uint64_t usual_bytes() const {
