@@ -48,15 +48,21 @@ class InstallTest(unittest.TestCase):
 
     def test_with_the_library(self):
         path = self.wheel(BPS_LIBRARY=os.environ["BPS_LIBRARY"])
-        self.assertRegex(path.name, r"^bps-[\d.]+-py3-none-linux_\w+\.whl$")
+        self.assertRegex(path.name, r"^libbps-[\d.]+-py3-none-linux_\w+\.whl$")
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
         self.assertIn("bps/lib/libbpsclient.so.0", names)
-        self.assertFalse([name for name in names if not re.match(r"bps/[\w/]+\.py$|bps/lib/|bps-[\d.]+\.dist-info/", name)])
+        self.assertFalse([name for name in names if not re.match(r"bps/[\w/]+\.py$|bps/lib/|libbps-[\d.]+\.(dist-info/|data/scripts/bps)", name)])
 
         self.execute([self.python, "-m", "pip", "install", path])
         self.assertEqual(self.execute([self.python, "-c", ONE_WORKER]).split(), ["0.1.0", "0.1.0", "[1.0,", "2.0,", "3.0]"])
-        self.execute([self.python, "-m", "pip", "uninstall", "-y", "bps"])
+        for name in ("bps-scheduler", "bps-server", "bps-run", "bpsctl"):
+            self.assertIn("0.1.0", self.execute([self.folder / "env/bin" / name, "--version"]))
+        asked = "import importlib.metadata as m; print([e.value for e in m.entry_points().get('torch.distributed.backends', [])])" \
+            if sys.version_info < (3, 10) else \
+            "import importlib.metadata as m; print([e.value for e in m.entry_points(group='torch.distributed.backends')])"
+        self.assertIn("bps.torch.backend:register", self.execute([self.python, "-c", asked]))
+        self.execute([self.python, "-m", "pip", "uninstall", "-y", "libbps"])
 
     def test_from_an_installed_tree(self):
         """`cmake --install`, then `pip install ./client/python`: pkg-config says where the library is."""
@@ -65,7 +71,7 @@ class InstallTest(unittest.TestCase):
         config, = (self.folder / "prefix").rglob("bpsclient.pc")
         self.execute([self.python, "-m", "pip", "install", self.source], PKG_CONFIG_PATH=str(config.parent))
         self.assertIn("[1.0, 2.0, 3.0]", self.execute([self.python, "-c", ONE_WORKER]))
-        self.execute([self.python, "-m", "pip", "uninstall", "-y", "bps"])
+        self.execute([self.python, "-m", "pip", "uninstall", "-y", "libbps"])
 
     def test_without_a_library(self):
         """The wheel is for every platform, and says what is missing when it is used."""
@@ -73,7 +79,7 @@ class InstallTest(unittest.TestCase):
         self.assertRegex(path.name, r"-py3-none-any\.whl$")
         self.execute([self.python, "-m", "pip", "install", path])
         self.assertIn("cannot be loaded", self.execute([self.python, "-c", ONE_WORKER], status=78))
-        self.execute([self.python, "-m", "pip", "uninstall", "-y", "bps"])
+        self.execute([self.python, "-m", "pip", "uninstall", "-y", "libbps"])
 
     def test_the_named_library_is_not_there(self):
         output = self.execute([self.python, "-m", "pip", "wheel", "--no-deps", self.source], status=1, BPS_LIBRARY="/nowhere.so")

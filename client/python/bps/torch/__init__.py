@@ -6,15 +6,20 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-and a program that uses DistributedDataParallel gets one line (and bps.torch.init()):
+A program that uses DistributedDataParallel gets one line (and bps.torch.init()):
 
     ddp.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)
+
+And one that uses torch.distributed asks for another backend, with torch 2.6 or later:
+
+    torch.distributed.init_process_group("bps")
 
 All of it works on CPU tensors and on tensors of one CUDA GPU, of any shape and stride; contiguous ones go without a copy. Every
 function may raise bps.Error; all ranks must call them in the same order, as with every such library.
 """
 from .._abi import Op
 from ..errors import Code, Error
+from . import backend as _backend
 from .broadcast import (broadcast, broadcast_, broadcast_object, broadcast_optimizer_state, broadcast_parameters)
 from .hook import CommState, comm_hook, state
 from .operations import (Compression, Handle, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull,
@@ -22,6 +27,8 @@ from .operations import (Compression, Handle, allreduce, allreduce_, allreduce_a
 from .optimizer import DistributedOptimizer
 from .process_group import init_process_group
 from .world import barrier, client, init, is_initialized, local_rank, local_size, rank, shutdown, size
+
+_backend.register()
 
 Sum = Op.SUM
 Average = Op.AVERAGE

@@ -1,0 +1,364 @@
+"""The ranks of a process group, and the calls that they make: what c10d asks for, made of what bps has.
+
+Tensors are checked before anything is sent, so a call that is refused leaves the group as it was.
+"""
+import contextlib
+import os
+from typing import Any, Callable, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..._abi import Op
+from ...client import Client
+from ...errors import Code, Error
+from ...group import Group
+from ...handle import Handle
+from ..tensors import memory_of_tensor
+from . import buffers
+from .buffers import Finish, bytes_of, parts_of
+from .call import Call, told
+from .reductions import Reduction, reduction_of, viewed
+
+Tensors = Sequence[torch.Tensor]
+
+# Tags of messages that no program sends.
+_ARRIVED = (1 << 63) + 1
+_GO_ON = (1 << 63) + 2
+
+
+class Members:
+    """Ranks are those of the process group. end_job: of the group that has joined the job; is it given up?"""
+
+    def __init__(self, client: Client, group: Group, ranks: Sequence[int], name: str, timeout_s: float,
+                 end_job: Optional[Callable[[bool], None]] = None) -> None:
+        self.client = client
+        self.group = group
+        self.ranks = list(ranks)  # of the job
+        self.rank = self.ranks.index(client.rank)
+        self.size = len(self.ranks)
+        self.name = name
+        self.timeout_s = timeout_s
+        self.failure: Optional[BaseException] = None
+        self.calls = 0
+        self._pid = os.getpid()
+        self._end_job = end_job
+        self._has_ended = False
+
+    # -- reductions --
+
+    def all_reduce(self, tensors: Tensors, op: Any, timeout_s: Optional[float] = None) -> Call:
+        call = self._call("all_reduce", timeout_s)
+        handles: List[Handle] = []
+        finishes: List[Optional[Finish]] = []
+        reductions = self._reductions(tensors, op, "tensor", written=True)
+        with _Told(call):
+            for tensor, reduction in zip(tensors, reductions):
+                if reduction.fold is not None:
+                    handles.append(self._gathered(tensor, lambda parts, r=reduction, t=tensor: _put(t, r.folded(parts)), finishes))
+                    continue
+                place, finish = buffers.target(tensor, is_source=True)
+                handles.append(self.group.push_pull(memory_of_tensor(viewed(place)), op=reduction.op, scale=reduction.scale))
+                finishes.append(finish)
+        return call.start(handles, tensors, finishes)
+
+    def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: Optional[float] = None) -> Call:
+        call = self._call("reduce", timeout_s)
+        is_root = self.rank == root
+        reduction, = self._reductions([tensor], op, "tensor", written=is_root)
+        finishes: List[Optional[Finish]] = []
+        with _Told(call):
+            if reduction.fold is not None:
+                put = (lambda parts: _put(tensor, reduction.folded(parts))) if is_root else (lambda parts: None)
+                return call.start([self._gathered(tensor, put, finishes)], [tensor], finishes)
+            place, finish = buffers.target(tensor, is_source=True) if is_root else (buffers.source(tensor), None)
+            handle = self.group.reduce(memory_of_tensor(viewed(place)), root=self.ranks[root], op=reduction.op,
+                                       scale=reduction.scale)
+        return call.start([handle], [tensor], [finish])
+
+    def reduce_scatter(self, out: torch.Tensor, sources: Tensors, op: Any, timeout_s: Optional[float] = None) -> Call:
+        """sources: one for each rank."""
+        call = self._call("reduce_scatter", timeout_s)
+        self._check_count(sources, "input_list")
+        buffers.check(out, "output", written=True)
+        self._same(sources[self.rank], out, "input_list", "output")
+        reduction = self._reductions(sources, op, "input_list", written=False)[0]
+        whole = torch.cat([buffers.source(one).reshape(-1) for one in sources])
+        return self._scattered(call, out, whole, [one.numel() for one in sources], reduction)
+
+    def reduce_scatter_single(self, out: torch.Tensor, source: torch.Tensor, op: Any,
+                              timeout_s: Optional[float] = None) -> Call:
+        call = self._call("reduce_scatter_tensor", timeout_s)
+        buffers.check(out, "output", written=True)
+        reduction, = self._reductions([source], op, "input", written=False)
+        self._same_type(source, out, "input", "output")
+        self._times(source, out, "input", "output")
+        return self._scattered(call, out, buffers.source(source).reshape(-1), [out.numel()] * self.size, reduction)
+
+    def _scattered(self, call: Call, out: torch.Tensor, whole: torch.Tensor, counts: List[int], reduction: Reduction) -> Call:
+        finishes: List[Optional[Finish]] = []
+        with _Told(call):
+            if reduction.fold is not None:
+                parts = torch.empty((self.size,) + tuple(out.shape), dtype=out.dtype)
+                size = whole.element_size()
+                handle = self.group.all_to_all(bytes_of(whole), bytes_of(parts), [count * size for count in counts],
+                                               [buffers.byte_count(out)] * self.size)
+                finishes.append(lambda: _put(out, reduction.folded(list(parts))))
+                return call.start([handle], [out], finishes)
+            place, finish = buffers.target(out, is_source=False)
+            seen = viewed(whole)
+            times = seen.numel() // max(whole.numel(), 1)
+            handle = self.group.reduce_scatter(memory_of_tensor(seen), memory_of_tensor(viewed(place)), op=reduction.op,
+                                               parts=[count * times for count in counts], scale=reduction.scale)
+        return call.start([handle], [out], [finish])
+
+    # -- copies --
+
+    def broadcast(self, tensor: torch.Tensor, root: int, timeout_s: Optional[float] = None) -> Call:
+        call = self._call("broadcast", timeout_s)
+        is_root = self.rank == root
+        buffers.check(tensor, "tensor", written=not is_root)
+        with _Told(call):
+            place, finish = (buffers.source(tensor), None) if is_root else buffers.target(tensor, is_source=False)
+            handle = self.group.broadcast(bytes_of(place), root=self.ranks[root])
+        return call.start([handle], [tensor], [finish])
+
+    def all_gather(self, outs: Tensors, source: torch.Tensor, timeout_s: Optional[float] = None) -> Call:
+        """outs: one for each rank, of any lengths."""
+        call = self._call("all_gather", timeout_s)
+        self._check_count(outs, "tensor_list")
+        for out in outs:
+            buffers.check(out, "tensor_list", written=True)
+        buffers.check(source, "tensor", written=False)
+        self._same(source, outs[self.rank], "tensor", "tensor_list")
+        with _Told(call):
+            whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
+            handle = self.group.all_gather(bytes_of(buffers.source(source)), bytes_of(whole), parts_of(outs))
+        return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
+
+    def all_gather_single(self, out: torch.Tensor, source: torch.Tensor, timeout_s: Optional[float] = None) -> Call:
+        call = self._call("all_gather_into_tensor", timeout_s)
+        buffers.check(out, "output", written=True)
+        buffers.check(source, "input", written=False)
+        self._same_type(source, out, "input", "output")
+        self._times(out, source, "output", "input")
+        with _Told(call):
+            place, finish = buffers.target(out, is_source=False)
+            handle = self.group.all_gather(bytes_of(buffers.source(source)), bytes_of(place))
+        return call.start([handle], [out], [finish])
+
+    def gather(self, outs: Tensors, source: torch.Tensor, root: int, timeout_s: Optional[float] = None) -> Call:
+        """outs: at the root."""
+        call = self._call("gather", timeout_s)
+        buffers.check(source, "tensor", written=False)
+        if self.rank != root:
+            with _Told(call):
+                return call.start([self.group.gather(bytes_of(buffers.source(source)), None, self.ranks[root])], [])
+        self._check_count(outs, "gather_list")
+        for out in outs:
+            buffers.check(out, "gather_list", written=True)
+        self._same(source, outs[self.rank], "tensor", "gather_list")
+        with _Told(call):
+            whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
+            handle = self.group.gather(bytes_of(buffers.source(source)), bytes_of(whole), self.ranks[root], parts_of(outs))
+        return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
+
+    def scatter(self, out: torch.Tensor, sources: Tensors, root: int, timeout_s: Optional[float] = None) -> Call:
+        """sources: at the root."""
+        call = self._call("scatter", timeout_s)
+        buffers.check(out, "tensor", written=True)
+        if self.rank == root:
+            self._check_count(sources, "scatter_list")
+            for source in sources:
+                buffers.check(source, "scatter_list", written=False)
+            self._same(sources[self.rank], out, "scatter_list", "tensor")
+        with _Told(call):
+            place, finish = buffers.target(out, is_source=False)
+            if self.rank == root:
+                handle = self.group.scatter(bytes_of(buffers.flat(sources)), bytes_of(place), self.ranks[root], parts_of(sources))
+            else:
+                handle = self.group.scatter(None, bytes_of(place), self.ranks[root])
+        return call.start([handle], [out], [finish])
+
+    def all_to_all(self, outs: Tensors, sources: Tensors, timeout_s: Optional[float] = None) -> Call:
+        """One for each rank."""
+        call = self._call("all_to_all", timeout_s)
+        self._check_count(outs, "output_tensor_list")
+        self._check_count(sources, "input_tensor_list")
+        for out in outs:
+            buffers.check(out, "output_tensor_list", written=True)
+        for source in sources:
+            buffers.check(source, "input_tensor_list", written=False)
+        with _Told(call):
+            whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
+            handle = self.group.all_to_all(bytes_of(buffers.flat(sources)), bytes_of(whole), parts_of(sources), parts_of(outs))
+        return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
+
+    def all_to_all_single(self, out: torch.Tensor, source: torch.Tensor, out_splits: Sequence[int],
+                          source_splits: Sequence[int], timeout_s: Optional[float] = None) -> Call:
+        """Splits: rows for each rank; none: all are equal."""
+        call = self._call("all_to_all_single", timeout_s)
+        buffers.check(out, "output", written=True)
+        buffers.check(source, "input", written=False)
+        self._same_type(source, out, "input", "output")
+        takes, gives = self._split(out, out_splits, "output"), self._split(source, source_splits, "input")
+        with _Told(call):
+            place, finish = buffers.target(out, is_source=False)
+            handle = self.group.all_to_all(bytes_of(buffers.source(source)), bytes_of(place), gives, takes)
+        return call.start([handle], [out], [finish])
+
+    # -- messages --
+
+    def send(self, tensor: torch.Tensor, destination: int, tag: int) -> Call:
+        call = self._call(f"send to rank {destination}")
+        buffers.check(tensor, "tensor", written=False)
+        with _Told(call):
+            handle = self.group.send(bytes_of(buffers.source(tensor)), self.ranks[destination], tag)
+        return call.start([handle], [tensor])
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Call:
+        call = self._call(f"receive from rank {source}")
+        buffers.check(tensor, "tensor", written=True)
+        with _Told(call):
+            place, finish = buffers.target(tensor, is_source=False)
+            handle = self.group.receive(bytes_of(place), self.ranks[source], tag)
+        return call.start([handle], [tensor], [finish])
+
+    # -- order --
+
+    def barrier(self, timeout_s: Optional[float] = None) -> Call:
+        call = self._call("barrier", timeout_s)
+        with _Told(call):
+            return call.start([self.group.push_pull(bytes_of(torch.empty(0)), op=Op.MAX)], [])
+
+    def monitored_barrier(self, timeout_s: Optional[float], names_all: bool) -> None:
+        """Rank 0 says which ranks have not come."""
+        call = self._call("monitored_barrier", timeout_s)
+        nothing = torch.empty(0)
+        with _Told(call):
+            if self.rank != 0:
+                arrived = self.group.send(bytes_of(nothing), self.ranks[0], _ARRIVED)
+                return call.start([arrived, self.group.receive(bytes_of(nothing), self.ranks[0], _GO_ON)], []).wait()
+            waits = [(rank, self.group.receive(bytes_of(nothing), self.ranks[rank], _ARRIVED)) for rank in range(1, self.size)]
+            missing: List[int] = []
+            for rank, handle in waits:
+                try:
+                    handle.wait(call.left_s())
+                except Error as error:
+                    if error.code != Code.DEADLINE:
+                        raise
+                    missing.append(rank)
+                    if not names_all:
+                        break
+            if missing:
+                ranks = ("Ranks " if len(missing) > 1 else "Rank ") + ", ".join(map(str, missing))
+                raise dist.DistBackendError(f"{call.what}: {ranks} failed to pass monitoredBarrier in "
+                                            f"{call.timeout_s * 1000:.0f} ms")
+            sends = [self.group.send(bytes_of(nothing), self.ranks[rank], _GO_ON) for rank in range(1, self.size)]
+        call.start(sends, []).wait()
+
+    # -- several --
+
+    def joined(self, what: str, calls: Sequence[Call]) -> Call:
+        """One call that is over when all are."""
+        return self._call(what).start_all(calls)
+
+    # -- end --
+
+    def leave(self) -> None:
+        """Of a group: makes no later calls. Of the job: ends it."""
+        self._end(False)
+
+    def abandon(self) -> None:
+        self._end(True)
+
+    def _end(self, by_abandoning: bool) -> None:
+        if os.getpid() != self._pid or self._has_ended:
+            return
+        self._has_ended = True
+        self.failure = RuntimeError(f"process group {self.name} has been destroyed")
+        if self._end_job is not None:
+            self._end_job(by_abandoning)
+        else:
+            with contextlib.suppress(Error):  # the job is over already
+                self.group.drop()
+
+    # -- inside --
+
+    def _call(self, what: str, timeout_s: Optional[float] = None) -> Call:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{what} in a child that was forked after init_process_group: start it with spawn, or "
+                               "call torch.distributed in the parent only")
+        if self.failure is not None:
+            raise self.failure
+        self.calls += 1
+        return Call(f"bps: {what} of group {self.name}", self.timeout_s if timeout_s is None else timeout_s, self._fail)
+
+    def _fail(self, error: BaseException) -> None:
+        """A call has timed out: its peers may have it still, so later calls could meet other ones."""
+        if self.failure is None:
+            self.failure = error
+
+    def _gathered(self, tensor: torch.Tensor, put: Callable[[List[torch.Tensor]], None],
+                  finishes: List[Optional[Finish]]) -> Handle:
+        source = buffers.source(tensor)
+        parts = torch.empty((self.size,) + tuple(source.shape), dtype=source.dtype)
+        finishes.append(lambda: put(list(parts)))
+        return self.group.all_gather(bytes_of(source), bytes_of(parts))
+
+    def _reductions(self, tensors: Tensors, op: Any, what: str, written: bool) -> List[Reduction]:
+        for tensor in tensors:
+            buffers.check(tensor, what, written)
+        return [reduction_of(op, tensor.dtype) for tensor in tensors]
+
+    def _check_count(self, tensors: Tensors, what: str) -> None:
+        if len(tensors) != self.size:
+            raise ValueError(f"{what} has {len(tensors)} tensors, and the group has {self.size} ranks")
+
+    def _same(self, a: torch.Tensor, b: torch.Tensor, a_name: str, b_name: str) -> None:
+        """Of this rank's part, which it gives and takes."""
+        self._same_type(a, b, a_name, b_name)
+        if a.numel() != b.numel():
+            raise ValueError(f"{a_name} has {a.numel()} elements for rank {self.rank}, and {b_name} {b.numel()}")
+
+    @staticmethod
+    def _same_type(a: torch.Tensor, b: torch.Tensor, a_name: str, b_name: str) -> None:
+        if a.dtype != b.dtype:
+            raise TypeError(f"{a_name} is {a.dtype}, and {b_name} is {b.dtype}")
+
+    def _times(self, whole: torch.Tensor, part: torch.Tensor, whole_name: str, part_name: str) -> None:
+        if whole.numel() != part.numel() * self.size:
+            raise ValueError(f"{whole_name} has {whole.numel()} elements, and {part_name} {part.numel()}; it is to be "
+                             f"{self.size} times as long")
+
+    def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> List[int]:
+        """In bytes."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if not splits:
+            if rows % self.size != 0:
+                raise ValueError(f"{what} has {rows} rows, which {self.size} ranks cannot share equally")
+            splits = [rows // self.size] * self.size
+        if len(splits) != self.size or sum(splits) != rows or min(splits) < 0:
+            raise ValueError(f"the split sizes of {what} are {list(splits)}, and are to be {self.size} numbers that are together "
+                             f"its {rows} rows")
+        row = buffers.byte_count(tensor) // rows if rows else 0
+        return [split * row for split in splits]
+
+
+class _Told:
+    """Errors of bps as those of torch."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, exception: Any, trace: Any) -> None:
+        if isinstance(exception, Error):
+            raise told(exception, self._call.what) from exception
+
+
+def _put(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.detach().copy_(result)
