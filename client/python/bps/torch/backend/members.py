@@ -30,14 +30,14 @@ _GO_ON = (1 << 63) + 2
 class Members:
     """Ranks are those of the process group. end_job: of the group that has joined the job; is it given up?"""
 
-    def __init__(self, client: Client, group: Group, ranks: Sequence[int], name: str, timeout_s: float,
+    def __init__(self, client: Client, group: Group, ranks: Sequence[int], timeout_s: float,
                  end_job: Optional[Callable[[bool], None]] = None) -> None:
         self.client = client
         self.group = group
         self.ranks = list(ranks)  # of the job
         self.rank = self.ranks.index(client.rank)
         self.size = len(self.ranks)
-        self.name = name
+        self.name = group.name
         self.timeout_s = timeout_s
         self.failure: Optional[BaseException] = None
         self.calls = 0

@@ -44,11 +44,10 @@ def create(options: Any, backend_options: Any = None) -> Any:
     """For torch, once for each process group of this rank."""
     timeout_s = options.timeout.total_seconds()
     ranks = list(options.global_ranks_in_group)
-    name = f"torch.{options.group_id}"
     shared = _Job.client if _Job.pid == os.getpid() else None
     if ranks and shared is not None and not shared._closed:
-        group = shared.group(name, ranks)
-        members = Members(shared, group, ranks, str(options.group_id), timeout_s)
+        group = shared.group(f"torch.{options.group_id}", ranks)
+        members = Members(shared, group, ranks, timeout_s)
     else:
         try:
             client, own_cluster = _join(options, timeout_s)
@@ -56,7 +55,8 @@ def create(options: Any, backend_options: Any = None) -> Any:
             raise told(error, "bps: init_process_group") from error
         if not ranks:
             _Job.client, _Job.pid = client, os.getpid()
-        members = Members(client, client.world, range(client.world_size), str(options.group_id), timeout_s, _ending(client, own_cluster))
+        members = Members(client, client.world, range(client.world_size), timeout_s,
+                          _ending(client, own_cluster))
     made = _makes(members)
     _alive.append(made)
     return made

@@ -1,0 +1,146 @@
+"""init_process_group("bps"): every call of torch.distributed, training, and what goes wrong; on a cluster that is named and on one
+of its own."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import torch
+from harness import HERE, WorkerTest
+
+IS_NEW = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()) >= (2, 6)
+
+
+def keepers_of(rank):
+    """Processes that keep daemons which this program has started."""
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            except OSError:
+                continue
+            if any(word.endswith(b"_keeper.py") for word in words) and parent == str(rank.process.pid):
+                found.append(int(folder.name))
+    return found
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@unittest.skipUnless(IS_NEW, f"not run: torch {torch.__version__} takes no backend written in Python; --torch-latest does")
+class BackendTest(WorkerTest):
+    program = "backend_worker.py"
+
+    def ranks(self, size, *cases, scheduler=None, **env):
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.free_port())}
+        workers = []
+        for rank in range(size):
+            named = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size), **meeting}
+            worker = self.start(f"rank {rank}", sys.executable, "-u", HERE / self.program, *cases, environment={
+                "PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
+                "BPS_LIBRARY": os.environ["BPS_LIBRARY"], "HOME": os.environ.get("HOME", "/"),
+                **({"BPS_SCHEDULER": scheduler.address} if scheduler else {}), **named, **env})
+            workers.append(worker)
+        return workers
+
+    def assert_right(self, workers, *cases):
+        for worker in workers:
+            self.assert_status(worker, 0, limit=300)
+            for case in cases:
+                self.assertIn(f"right: {case}", worker.text())
+
+    def test_every_call(self):
+        scheduler, _ = self.cluster(2)
+        for case in ("reductions", "copies"):
+            self.assert_right(self.ranks(3, case, scheduler=scheduler), case)
+
+    def test_strides_messages_groups(self):
+        scheduler, _ = self.cluster(2)
+        for case in ("strided", "messages", "several"):
+            self.assert_right(self.ranks(3, case, scheduler=scheduler), case)
+
+    def test_again_with_the_same_store(self):
+        self.assert_right(self.ranks(2, "again"), "again")
+
+    def test_ddp(self):
+        self.assert_right(self.ranks(3, "ddp"), "ddp")
+
+    def test_hooks_of_torch(self):
+        self.assert_right(self.ranks(2, "hooks"), "hooks")
+
+    def test_fsdp(self):
+        self.assert_right(self.ranks(4, "fsdp"), "fsdp")
+
+    def test_a_call_that_differs(self):
+        self.assert_right(self.ranks(3, "mismatch"), "mismatch")
+
+    def test_deadlines(self):
+        self.assert_right(self.ranks(3, "deadlines"), "deadlines")
+
+    def test_a_forked_child(self):
+        self.assert_right(self.ranks(2, "forked"), "forked")
+
+    def test_memory_and_threads(self):
+        self.assert_right(self.ranks(2, "steady"), "steady")
+
+    def test_a_killed_rank(self):
+        for case in ("killed", "killed_in_backward"):
+            workers = self.ranks(3, case)
+            workers[1].wait_line("under way", 60)
+            workers[1].signal(signal.SIGKILL)
+            for worker in (workers[0], workers[2]):
+                worker.wait_line("told: DistBackendError.*rank 1", 5)
+                self.assert_status(worker, 3)
+
+    def test_backward_has_a_deadline(self):
+        workers = self.ranks(2, "backward_has_a_deadline")
+        workers[0].wait_line("told", 60)
+        self.assert_status(workers[0], 3)
+        workers[1].signal(signal.SIGKILL)
+
+    def test_nothing_stays(self):
+        """Its own daemons end soon after the last rank, however that ends."""
+        workers = self.ranks(2, "daemons_of_my_own")
+        for worker in workers:
+            worker.wait_line("under way", 60)
+        keepers = [pid for worker in workers for pid in keepers_of(worker)]
+        self.assertEqual(len(keepers), 2)
+        for pid in keepers:
+            command = pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+            self.assertNotRegex(command, r"[0-9a-f]{32}", "a key in a process list")
+        workers[0].signal(signal.SIGKILL)
+        time_of_end = time.monotonic()
+        self.assertTrue(all(map(is_running, keepers)))
+        workers[1].signal(signal.SIGKILL)
+        while any(map(is_running, keepers)) and time.monotonic() < time_of_end + 40:
+            self.pause()
+        self.assertFalse(any(map(is_running, keepers)), "daemons were left")
+
+    def test_torchrun(self):
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",
+                       "HOME": os.environ.get("HOME", "/"), "BPS_LIBRARY": os.environ["BPS_LIBRARY"]}
+        run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "4",
+                              HERE / self.program, "ddp"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True, timeout=300)
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertEqual(run.stdout.count("right: ddp"), 4, run.stdout)
+
+
+class OldTorchTest(unittest.TestCase):
+    @unittest.skipIf(IS_NEW, "this torch is new enough")
+    def test_says_so(self):
+        program = ("import bps.torch, torch.distributed as dist\n"
+                   "dist.init_process_group('bps', store=dist.HashStore(), rank=0, world_size=1)")
+        run = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("too old for the backend bps", run.stdout)
