@@ -1,5 +1,6 @@
 # What every folder uses: compiler settings, third-party libraries, and the helpers
-# bps_library, bps_program, bps_test, bps_command_test, bps_folder, bps_flatbuffers, bps_client_library.
+# bps_library, bps_program, bps_test, bps_command_test, bps_folder, bps_flatbuffers, bps_client_library,
+# bps_next_version.
 include_guard(GLOBAL)
 include(GNUInstallDirs)
 include(settings)
@@ -197,6 +198,38 @@ function(bps_client_library name)
   install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/include/bps" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     COMPONENT client FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
   set_property(GLOBAL PROPERTY bps_client_target ${name})
+endfunction()
+
+# bps_next_version(target)
+# `target`_next: the objects of a program, a test or a shared library, linked a second time as one that speaks the next
+# version of the protocol (proto/wire/version.h). Programs and libraries keep their names, in <build>/next.
+function(bps_next_version target)
+  if(NOT TARGET bps_version_next)
+    add_library(bps_version_next OBJECT "${PROJECT_SOURCE_DIR}/proto/wire/version.cc")
+    target_link_libraries(bps_version_next PRIVATE bps_options bps_sanitizers bps_warnings)
+    target_compile_definitions(bps_version_next PRIVATE BPS_NEXT_VERSION)
+  endif()
+  set(next ${target}_next)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "SHARED_LIBRARY")
+    add_library(${next} SHARED $<TARGET_OBJECTS:${target}>)
+  else()
+    add_executable(${next} $<TARGET_OBJECTS:${target}>)
+  endif()
+  foreach(property LINK_LIBRARIES LINK_OPTIONS LINK_DEPENDS OUTPUT_NAME VERSION SOVERSION)
+    get_target_property(value ${target} ${property})
+    if(NOT value MATCHES "-NOTFOUND$")  # SOVERSION may be 0
+      set_target_properties(${next} PROPERTIES ${property} "${value}")
+    elseif(property STREQUAL "OUTPUT_NAME")
+      set_target_properties(${next} PROPERTIES OUTPUT_NAME ${target})
+    endif()
+  endforeach()
+  # Its object is linked before the libraries, so theirs is not.
+  target_link_libraries(${next} PRIVATE bps_version_next)
+  set_target_properties(${next} PROPERTIES
+    LINKER_LANGUAGE CXX
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/next"
+    LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/next")
 endfunction()
 
 function(_bps_reject_unknown function name unknown)

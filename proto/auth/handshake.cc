@@ -20,9 +20,9 @@ Error unauthorised(std::string what, const char* advice = kSameKey) {
 }
 
 // One message has one encoding, so both sides have the same bytes without keeping those of the wire.
-std::vector<std::byte> encode(const Message& message) {
+std::vector<std::byte> encode(const Message& message, std::uint16_t version) {
   Encoder encoder;
-  const auto bytes = encoder.encode(message, 0);
+  const auto bytes = encoder.encode(message, 0, version);
   return {bytes.begin(), bytes.end()};
 }
 
@@ -57,9 +57,9 @@ SharedKey key_for(const Key& cluster, const Message& hello) {
 }
 
 // What its MAC covers: all but that MAC.
-std::vector<std::byte> encode_unsealed(Welcome welcome) {
+std::vector<std::byte> encode_unsealed(Welcome welcome, std::uint16_t version) {
   welcome.mac.reset();
-  return encode(welcome);
+  return encode(welcome, version);
 }
 
 Mac exclusive_or(Mac a, const Mac& b) {
@@ -88,22 +88,26 @@ void ConnectingHandshake::begin(SharedKey key, Message& hello, const Nonce& nonc
   *nonce_of(hello) = nonce;
   key_ = std::move(key);
   nonce_ = nonce;
-  hello_ = encode(hello);
+  hello_ = encode(hello, kProtocolVersion);
   challenge_.reset();
+}
+
+// Who connects speaks one version.
+Transcript ConnectingHandshake::transcript() const {
+  return {*key_, nonce_, *challenge_, hello_, kProtocolVersion};
 }
 
 Result<Proof> ConnectingHandshake::answer(const Challenge& challenge) {
   if (key_ == nullptr) return unauthorised("it asks for a key, and there is none here");
   if (challenge_) return make_error(ErrorCode::protocol, "it asks for a second proof");
   challenge_ = challenge.nonce;
-  return Proof{Transcript{*key_, nonce_, *challenge_, hello_}.connecting_mac()};
+  return Proof{transcript().connecting_mac()};
 }
 
 Status ConnectingHandshake::check(const Welcome& welcome, std::string_view who) const {
   if (key_ == nullptr) return {};
   if (challenge_ && welcome.mac) {
-    const Mac expected =
-        Transcript{*key_, nonce_, *challenge_, hello_}.accepting_mac(encode_unsealed(welcome));
+    const Mac expected = transcript().accepting_mac(encode_unsealed(welcome, kProtocolVersion));
     if (same_mac(expected, *welcome.mac)) return {};
   }
   return unauthorised(fmt::format("{} does not prove that it has the key", who));
@@ -113,7 +117,7 @@ Result<SharedKey> ConnectingHandshake::ticket(const Welcome& welcome) const {
   if (key_ == nullptr) return SharedKey();
   BPS_ASSERT(challenge_);
   if (!welcome.ticket) return make_error(ErrorCode::protocol, "a Welcome without a ticket");
-  Mac ticket = exclusive_or(*welcome.ticket, Transcript{*key_, nonce_, *challenge_, hello_}.pad());
+  Mac ticket = exclusive_or(*welcome.ticket, transcript().pad());
   auto key = std::make_shared<const Key>(ticket);
   wipe(ticket);
   return SharedKey(std::move(key));
@@ -147,11 +151,16 @@ Status AcceptingHandshake::check_hello(const Message& message) const {
 
 AcceptingHandshake::Step AcceptingHandshake::challenge(Message&& hello, const Nonce& nonce) {
   hello_ = std::move(hello);
-  hello_bytes_ = encode(*hello_);
+  version_ = version_in_use(*capabilities_of(*hello_));
+  hello_bytes_ = encode(*hello_, version_);
   nonce_ = **nonce_of(*hello_);
   challenge_ = nonce;
   key_ = is_of_job_ ? cluster_ : key_for(*cluster_, *hello_);
   return Step{false, Challenge{challenge_}};
+}
+
+Transcript AcceptingHandshake::transcript() const {
+  return {*key_, nonce_, challenge_, hello_bytes_, version_};
 }
 
 Result<AcceptingHandshake::Step> AcceptingHandshake::check_proof(const Message& message) {
@@ -159,7 +168,7 @@ Result<AcceptingHandshake::Step> AcceptingHandshake::check_proof(const Message& 
   if (proof == nullptr) {
     return make_error(ErrorCode::protocol, fmt::format("{} instead of a Proof", name_of(message)));
   }
-  if (!same_mac(proof->mac, Transcript{*key_, nonce_, challenge_, hello_bytes_}.connecting_mac())) {
+  if (!same_mac(proof->mac, transcript().connecting_mac())) {
     const bool lane = std::holds_alternative<HelloLane>(*hello_);
     return unauthorised(lane ? "the ticket is not good for this lane" : "the key is not the right one");
   }
@@ -182,7 +191,6 @@ std::string AcceptingHandshake::claim() const {
 
 void AcceptingHandshake::seal(Welcome& welcome) const {
   if (key_ == nullptr) return;
-  const Transcript transcript{*key_, nonce_, challenge_, hello_bytes_};
   const auto* worker = std::get_if<HelloWorker>(&*hello_);
   // Who comes back has its ticket; and only the run that it joined here was given to it by us.
   if (worker != nullptr && worker->incarnation.value == 0) {
@@ -190,10 +198,10 @@ void AcceptingHandshake::seal(Welcome& welcome) const {
         derive_ticket_key(*cluster_, {welcome.job_run, worker->rank, welcome.incarnation});
     Mac bytes;
     std::copy(ticket->bytes().begin(), ticket->bytes().end(), bytes.begin());
-    welcome.ticket = exclusive_or(bytes, transcript.pad());
+    welcome.ticket = exclusive_or(bytes, transcript().pad());
     wipe(bytes);
   }
-  welcome.mac = transcript.accepting_mac(encode_unsealed(welcome));
+  welcome.mac = transcript().accepting_mac(encode_unsealed(welcome, version_));
 }
 
 }  // namespace bps

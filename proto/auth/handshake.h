@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "proto/auth/key.h"
+#include "proto/auth/transcript.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
 
@@ -48,6 +49,8 @@ class ConnectingHandshake {
   Result<SharedKey> ticket(const Welcome& welcome) const;
 
  private:
+  Transcript transcript() const;
+
   SharedKey key_;
   std::vector<std::byte> hello_;
   Nonce nonce_{};
@@ -84,6 +87,7 @@ class AcceptingHandshake {
   Status check_hello(const Message& message) const;
   Step challenge(Message&& hello, const Nonce& nonce);
   Result<Step> check_proof(const Message& message);
+  Transcript transcript() const;
 
   const SharedKey cluster_;
   const char* const name_;
@@ -91,8 +95,9 @@ class AcceptingHandshake {
   SharedKey key_;  // what the hello must prove
   std::optional<Message> hello_;
   std::vector<std::byte> hello_bytes_;
-  Nonce nonce_{};      // the peer's
-  Nonce challenge_{};  // ours
+  std::uint16_t version_ = 0;  // in use with the peer
+  Nonce nonce_{};              // the peer's
+  Nonce challenge_{};          // ours
 };
 
 }  // namespace bps

@@ -91,7 +91,8 @@ TEST_CASE("handshake: an administrator proves the cluster's key, and nothing les
 // A program of this version and two later ones, with a feature that nobody here knows.
 Message later_hello() {
   HelloWorker hello = worker_hello();
-  hello.capabilities = {kProtocolVersion, kProtocolVersion + 2, {{40, {std::byte{1}}}}};
+  hello.capabilities = {
+      kProtocolVersion, static_cast<std::uint16_t>(kProtocolVersion + 2), {{40, {std::byte{1}}}}};
   return hello;
 }
 
@@ -190,7 +191,7 @@ TEST_CASE("handshake: both sides compute the proofs of their transcript") {
   const std::vector<std::byte> frame(encoded.begin(), encoded.end());
   const Nonce connecting_nonce = sample_secret(0x10);
   const Nonce accepting_nonce = sample_secret(0x60);
-  const Transcript transcript{*key, connecting_nonce, accepting_nonce, frame};
+  const Transcript transcript{*key, connecting_nonce, accepting_nonce, frame, kProtocolVersion};
   auto step = accepting.take(std::move(hello), accepting_nonce);
   REQUIRE(step.ok());
   CHECK(step->message == Message(Challenge{accepting_nonce}));
@@ -204,6 +205,30 @@ TEST_CASE("handshake: both sides compute the proofs of their transcript") {
   unsealed.mac.reset();
   const auto welcome_frame = encoder.encode(unsealed, 0);
   CHECK(welcome.mac == transcript.accepting_mac(welcome_frame));
+}
+
+// "[next]": also as a program of the next version, where the lowest one is another.
+TEST_CASE("handshake: the proofs of a worker of the lowest version are of that version", "[next]") {
+  const std::uint16_t lowest = kLowestWorkerVersion;
+  AcceptingHandshake accepting(kCluster, "scheduler");
+  const SharedKey key = derive_job_key(*kCluster, "resnet50");
+  const Nonce nonce = sample_secret(0x10);
+  const Nonce challenge = sample_secret(0x60);
+  HelloWorker hello = worker_hello("resnet50");
+  hello.nonce = nonce;
+  hello.capabilities = {lowest, lowest, {}};
+  Encoder encoder;
+  const auto encoded = encoder.encode(hello, 0, lowest);
+  const std::vector<std::byte> frame(encoded.begin(), encoded.end());
+  const Transcript transcript{*key, nonce, challenge, frame, lowest};
+  REQUIRE(accepting.take(hello, challenge).ok());
+  REQUIRE(accepting.take(Proof{transcript.connecting_mac()}).ok());
+  Welcome welcome = kWelcome;
+  accepting.seal(welcome);
+  Welcome unsealed = welcome;
+  unsealed.mac.reset();
+  CHECK(welcome.mac == transcript.accepting_mac(encoder.encode(unsealed, 0, lowest)));
+  CHECK(welcome.capabilities == Capabilities{lowest, kProtocolVersion, {}});
 }
 
 TEST_CASE("handshake: a wrong key, another job's or another role's is refused") {

@@ -8,7 +8,6 @@
 
 #include "proto/auth/key.h"
 #include "proto/auth/mac_input.h"
-#include "proto/wire/limits.h"
 
 namespace bps {
 
@@ -17,7 +16,7 @@ struct Transcript {
   const Nonce& connecting;
   const Nonce& accepting;
   std::span<const std::byte> hello;  // its frame
-  std::uint64_t version = kProtocolVersion;
+  std::uint64_t version;             // in use
 
   Mac connecting_mac() const { return compute_mac(key, input("bps connecting side 1").bytes()); }
   // `welcome`: its frame, as it would be without a MAC.

@@ -2,11 +2,12 @@
 // these three never changes (PROTOCOL.md, section 3).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "proto/wire/limits.h"
+#include "proto/wire/version.h"
 
 namespace bps {
 
@@ -18,12 +19,22 @@ struct Feature {
   friend bool operator==(const Feature&, const Feature&) = default;
 };
 
+// Of a program that connects, if nothing else is said.
 struct Capabilities {
-  std::uint16_t lowest_version = kLowestProtocolVersion;
+  std::uint16_t lowest_version = kProtocolVersion;
   std::uint16_t highest_version = kProtocolVersion;
   std::vector<Feature> features = {};  // by number, each once; there are none yet
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
+
+// Of a program that accepts workers. Only their hellos may be of the version before: scheduler, servers and
+// bpsctl of a pool are of one version, and so are the workers of a job.
+inline Capabilities accepting_capabilities() { return {kLowestWorkerVersion, kProtocolVersion}; }
+
+// The version that this program uses with a peer with which it shares one: the highest that both speak.
+inline std::uint16_t version_in_use(const Capabilities& peer) {
+  return std::min(peer.highest_version, kProtocolVersion);
+}
 
 // Whether the two sides have a version in common.
 inline bool share_a_version(const Capabilities& a, const Capabilities& b) {

@@ -17,6 +17,7 @@
 namespace bps {
 namespace {
 
+constexpr std::size_t kVersionOffset = 4;
 constexpr std::size_t kCrcOffset = 12;
 constexpr std::size_t kPayloadOffset = 16;
 constexpr std::uint32_t kPolynomial = 0x82f63b78;  // CRC32C (Castagnoli), reflected
@@ -112,12 +113,11 @@ std::string version_text(std::uint16_t lowest, std::uint16_t highest) {
 
 }  // namespace
 
-Error other_version(std::uint16_t lowest, std::uint16_t highest) {
-  return make_error(
-      ErrorCode::protocol,
-      fmt::format("the peer speaks bps protocol {}, this side speaks {}", version_text(lowest, highest),
-                  version_text(kLowestProtocolVersion, kProtocolVersion)),
-      "run the same bps version on all hosts");
+Error other_version(std::uint16_t lowest, std::uint16_t highest, std::uint16_t our_lowest) {
+  return make_error(ErrorCode::protocol,
+                    fmt::format("the peer speaks bps protocol {}, this side speaks {}",
+                                version_text(lowest, highest), version_text(our_lowest, kProtocolVersion)),
+                    "run the same bps version on all hosts; to upgrade, begin with scheduler and servers");
 }
 
 std::uint32_t detail::crc32c_portable(std::uint32_t crc, std::span<const std::byte> bytes) {
@@ -143,14 +143,18 @@ std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> bytes) {
 void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const std::byte> header,
                   std::uint64_t payload_bytes, std::uint16_t flags, std::uint16_t version) {
   store(out.data(), kProtocolMagic);
-  store(out.data() + 4, version);
+  store(out.data() + kVersionOffset, version);
   store(out.data() + 6, flags);
   store(out.data() + 8, static_cast<std::uint32_t>(header.size()));
   store(out.data() + kPayloadOffset, payload_bytes);
   store(out.data() + kCrcOffset, frame_crc(out.data(), header));
 }
 
-Status check_prefix_start(std::span<const std::byte> bytes, PrefixVersion version) {
+std::uint16_t version_of(std::span<const std::byte> frame) {
+  return load<std::uint16_t>(frame.data() + kVersionOffset);
+}
+
+Status check_prefix_start(std::span<const std::byte> bytes) {
   std::array<std::byte, 4> expected;
   store(expected.data(), kProtocolMagic);
   const std::size_t magic = std::min<std::size_t>(bytes.size(), 4);
@@ -158,19 +162,16 @@ Status check_prefix_start(std::span<const std::byte> bytes, PrefixVersion versio
     return not_bps(bytes);
   }
   if (bytes.size() < 6) return {};
-  const auto said = load<std::uint16_t>(bytes.data() + 4);
-  const bool is_readable =
-      version == PrefixVersion::any ? said >= kFirstFrozenVersion : said == kProtocolVersion;
-  if (!is_readable) return other_version(said, said);
+  const auto said = load<std::uint16_t>(bytes.data() + kVersionOffset);
+  if (said < kFirstFrozenVersion) return other_version(said, said);
   return {};
 }
 
 Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
-                                std::size_t max_header_bytes, std::uint16_t allowed_flags,
-                                PrefixVersion version) {
-  if (Status start = check_prefix_start(bytes, version); !start) return std::move(start).error();
+                                std::size_t max_header_bytes, std::uint16_t allowed_flags) {
+  if (Status start = check_prefix_start(bytes); !start) return std::move(start).error();
   FramePrefix prefix;
-  prefix.version = load<std::uint16_t>(bytes.data() + 4);
+  prefix.version = load<std::uint16_t>(bytes.data() + kVersionOffset);
   prefix.flags = load<std::uint16_t>(bytes.data() + 6);
   prefix.header_bytes = load<std::uint32_t>(bytes.data() + 8);
   prefix.crc = load<std::uint32_t>(bytes.data() + kCrcOffset);

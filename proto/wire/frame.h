@@ -14,6 +14,7 @@
 
 #include "proto/base/result.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/version.h"
 
 namespace bps {
 
@@ -25,10 +26,6 @@ inline constexpr std::uint16_t kFrameRecord = 2;  // the header is a record of t
 inline constexpr std::uint16_t kFrameChecksum = 4;  // the header ends with the CRC32C of the payload
 inline constexpr std::size_t kFrameReferenceBytes = 24;
 inline constexpr std::size_t kFrameChecksumBytes = 4;
-
-// Whose version the prefix of a frame may have. During the handshake, anybody's who can read another
-// version's hello.
-enum class PrefixVersion : std::uint8_t { ours, any };
 
 struct FramePrefix {
   std::uint16_t version = 0;
@@ -43,17 +40,21 @@ void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const s
                   std::uint64_t payload_bytes, std::uint16_t flags = 0,
                   std::uint16_t version = kProtocolVersion);
 
-// Checks magic, version, flags and limits. The error says what the peer seems to speak when it is not bps
-// (HTTP, TLS, another bps version).
+// Checks magic, flags, limits, and that the version is one that can read another one's hello; what else it
+// may be depends on the message, see decode(). The error says what the peer seems to speak when it is not bps
+// (HTTP, TLS, a bps version that is too old).
 Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
-                                std::size_t max_header_bytes, std::uint16_t allowed_flags = 0,
-                                PrefixVersion version = PrefixVersion::ours);
+                                std::size_t max_header_bytes, std::uint16_t allowed_flags = 0);
+
+// Of the prefix of a frame that is to be sent.
+std::uint16_t version_of(std::span<const std::byte> frame);
 
 // The peer's first bytes, fewer than a prefix, cannot become a bps frame: tells early what they are.
-Status check_prefix_start(std::span<const std::byte> bytes, PrefixVersion version = PrefixVersion::ours);
+Status check_prefix_start(std::span<const std::byte> bytes);
 
-// The peer speaks the versions from `lowest` to `highest`, and none of ours.
-Error other_version(std::uint16_t lowest, std::uint16_t highest);
+// The peer speaks the versions from `lowest` to `highest`, and none from `our_lowest` to kProtocolVersion.
+Error other_version(std::uint16_t lowest, std::uint16_t highest,
+                    std::uint16_t our_lowest = kLowestWorkerVersion);
 
 // Checks the CRC of a prefix that read_prefix accepted.
 Status check_header(std::span<const std::byte, kFramePrefixBytes> prefix, std::span<const std::byte> header);

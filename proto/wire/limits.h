@@ -7,12 +7,8 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 16;        // the highest that this program speaks
-inline constexpr std::uint16_t kLowestProtocolVersion = 16;  // and the lowest
-// Since this version, the hello of any version can be read.
-inline constexpr std::uint16_t kFirstFrozenVersion = 9;
-inline constexpr std::uint32_t kMaxFeatures = 32;    // named by a hello or its answer
-inline constexpr std::size_t kMaxFeatureBytes = 64;  // value of one of them
+inline constexpr std::uint32_t kMaxFeatures = 32;            // named by a hello or its answer
+inline constexpr std::size_t kMaxFeatureBytes = 64;          // value of one of them
 
 inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;  // before the handshake is done
 inline constexpr std::size_t kMaxLaneHeaderBytes =

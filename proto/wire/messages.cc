@@ -44,9 +44,9 @@ Capabilities* capabilities_of(Message& message) {
   return const_cast<Capabilities*>(capabilities_of(std::as_const(message)));
 }
 
-std::uint16_t prefix_version(const Message& message) {
+std::uint16_t prefix_version(const Message& message, std::uint16_t in_use) {
   const Capabilities* const capabilities = capabilities_of(message);
-  if (capabilities == nullptr || std::holds_alternative<Welcome>(message)) return kProtocolVersion;
+  if (capabilities == nullptr || std::holds_alternative<Welcome>(message)) return in_use;
   return capabilities->lowest_version;
 }
 

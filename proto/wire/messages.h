@@ -128,7 +128,7 @@ struct Welcome {  // scheduler -> worker, server; server -> lane
   JobRun job_run;                  // of the worker's job
   std::optional<Mac> ticket = {};  // scheduler -> worker: its key for lanes, under a pad that it can remove
   std::optional<Mac> mac = {};     // the accepting side's proof
-  Capabilities capabilities = {};
+  Capabilities capabilities = accepting_capabilities();
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
@@ -137,7 +137,7 @@ struct Refused {
   ErrorCode code = ErrorCode::protocol;
   std::string message;
   std::string advice;
-  Capabilities capabilities = {};
+  Capabilities capabilities = accepting_capabilities();
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
@@ -592,8 +592,8 @@ const char* name_of(const Message& message);
 const Capabilities* capabilities_of(const Message& message);
 Capabilities* capabilities_of(Message& message);
 
-// The version in the prefix of its frame. A hello and a Refused come before a version is agreed, and travel
-// with the lowest one that their sender speaks.
-std::uint16_t prefix_version(const Message& message);
+// The version in the prefix of its frame. A hello and a Refused may come before a version is agreed, and
+// travel with the lowest one that their sender speaks; everything else with the one that is in use.
+std::uint16_t prefix_version(const Message& message, std::uint16_t in_use);
 
 }  // namespace bps

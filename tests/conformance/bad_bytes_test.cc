@@ -132,11 +132,10 @@ TEST_CASE("damaged frames and lengths beyond the limits are refused") {
   CHECK_FALSE(refusal(framed).empty());
 }
 
-// The one frame in `bytes`, whatever version its prefix says.
+// The one frame in `bytes`.
 Refused refused_in(const Bytes& bytes) {
   REQUIRE(bytes.size() > kFramePrefixBytes);
-  const auto prefix =
-      read_prefix(std::span(bytes).first<kFramePrefixBytes>(), kMaxHelloHeaderBytes, 0, PrefixVersion::any);
+  const auto prefix = read_prefix(std::span(bytes).first<kFramePrefixBytes>(), kMaxHelloHeaderBytes);
   REQUIRE(prefix.ok());
   REQUIRE(bytes.size() == kFramePrefixBytes + prefix->header_bytes);
   const auto header = std::span(bytes).subspan(kFramePrefixBytes);
@@ -172,7 +171,7 @@ TEST_CASE("who sends bad frames of bps hears why before the end, others hear not
   CHECK_THAT(refused.message,
              Contains("version " + std::to_string(kProtocolVersion)) &&
                  Contains("versions " + std::to_string(later) + " to " + std::to_string(later + 2)));
-  CHECK(refused.capabilities == Capabilities());
+  CHECK(refused.capabilities == accepting_capabilities());
   Bytes crc = frame(heartbeat(1));
   crc.back() ^= std::byte{1};
   CHECK_THAT(refused_in(answer(crc)).message, Contains("CRC"));

@@ -491,7 +491,7 @@ TEST_CASE("references and records that make no sense end the connection") {
     bytes.clear();
     FrameSpace frame(bytes, size);
     std::fill_n(frame.header(), size, std::byte{1});
-    frame.finish(kFrameRecord);
+    frame.finish_record();
     const Error error = answer_to(fabric, bytes);
     CHECK(error.code == ErrorCode::protocol);
     CHECK_THAT(error.message, Contains("unknown kind"));

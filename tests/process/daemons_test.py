@@ -13,8 +13,8 @@ import unittest
 
 from daemons import DETECTION, LIMIT, LOST, SILENCE, SILENT, DaemonTest, main
 
-LIMITS = pathlib.Path(__file__).parents[2] / "proto/wire/limits.h"
-VERSION = int(re.search(r"kProtocolVersion = (\d+);", LIMITS.read_text())[1])
+VERSION_SOURCE = pathlib.Path(__file__).parents[2] / "proto/wire/version.cc"
+VERSION = int(re.search(r"kVersionOfThisCode = (\d+);", VERSION_SOURCE.read_text())[1])
 FOR_EVER = ("--rounds", "1000000000", "--elements", "50000", "--tensors", "2", "--announce", "3")
 UNTIL_TOLD = ("--until-told", "--elements", "50000", "--tensors", "2", "--announce", "3")
 

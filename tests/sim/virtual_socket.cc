@@ -419,8 +419,8 @@ bool Socket::step() {
     accept_header();
     return true;
   }
-  auto prefix = read_prefix(std::span<const std::byte>(header_).first<kFramePrefixBytes>(), max_header_bytes_,
-                            0, prefix_version_);
+  auto prefix =
+      read_prefix(std::span<const std::byte>(header_).first<kFramePrefixBytes>(), max_header_bytes_);
   if (!prefix) return break_protocol(prefix.error()), false;
   prefix_ = *prefix;
   return true;

@@ -84,10 +84,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
   void send(const Message& message, const Payload& payload, std::uint64_t cookie);
   bool has_input() const { return !received_.empty(); }
   std::size_t queued_bytes() const { return queued_bytes_; }
-  void end_handshake(std::size_t bytes) {
-    max_header_bytes_ = bytes;
-    prefix_version_ = PrefixVersion::ours;
-  }
+  void end_handshake(std::size_t bytes) { max_header_bytes_ = bytes; }
   void close();
   void close_after_flush(Duration linger);
   void move_to(EventLoop& loop);
@@ -200,7 +197,6 @@ class Socket : public std::enable_shared_from_this<Socket> {
 
   // Receiving.
   std::size_t max_header_bytes_ = kMaxHelloHeaderBytes;
-  PrefixVersion prefix_version_ = PrefixVersion::any;
   std::deque<std::vector<std::byte>> received_;
   std::size_t received_offset_ = 0;
   bool read_posted_ = false;

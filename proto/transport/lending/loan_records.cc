@@ -59,7 +59,7 @@ void append_returned(std::vector<std::byte>& out, std::span<const std::uint64_t>
   store(frame.header(), kReturnedRecord);
   store(frame.header() + 4, static_cast<std::uint32_t>(tokens.size()));
   std::memcpy(frame.header() + kReturnedBytes, tokens.data(), tokens.size_bytes());
-  frame.finish(kFrameRecord);
+  frame.finish_record();
 }
 
 void append_lent(std::vector<std::byte>& out, std::span<const std::byte> frame, std::uint64_t payload_bytes,
@@ -69,7 +69,7 @@ void append_lent(std::vector<std::byte>& out, std::span<const std::byte> frame, 
   std::memcpy(lent.header(), message.data(), message.size());
   const auto bytes = encode_reference(reference);
   std::memcpy(lent.header() + message.size(), bytes.data(), bytes.size());
-  lent.finish(kFrameLent, payload_bytes);
+  lent.finish_lent(payload_bytes, version_of(frame));
 }
 
 }  // namespace bps

@@ -43,23 +43,29 @@ Result<ReturnedLoans> decode_returned(std::span<const std::byte> record);
 // 1 to kMaxTokensPerRecord tokens.
 void append_returned(std::vector<std::byte>& out, std::span<const std::uint64_t> tokens);
 
-// The frame of a message, as encoded for sending inline, as one that lends its payload instead.
+// The frame of a message, as encoded for sending inline, as one of the same version that lends its payload.
 void append_lent(std::vector<std::byte>& out, std::span<const std::byte> frame, std::uint64_t payload_bytes,
                  const LoanReference& reference);
 
-// Room for a frame at the end of `out`: fill in the header, then finish() it.
+// Room for a frame at the end of `out`: fill in the header, then finish it. A record may come before the
+// hello; so records have the lowest version in their prefix, and a receiver does not look at it.
 class FrameSpace {
  public:
   FrameSpace(std::vector<std::byte>& out, std::size_t header_bytes) : out_(out), begin_(out.size()) {
     out_.resize(begin_ + kFramePrefixBytes + header_bytes);
   }
   std::byte* header() { return out_.data() + begin_ + kFramePrefixBytes; }
-  void finish(std::uint16_t flags, std::uint64_t payload_bytes = 0) {
-    const auto prefix = std::span(out_).subspan(begin_).first<kFramePrefixBytes>();
-    write_prefix(prefix, std::span(out_).subspan(begin_ + kFramePrefixBytes), payload_bytes, flags);
+  void finish_record() { finish(kFrameRecord, 0, kLowestWorkerVersion); }
+  void finish_lent(std::uint64_t payload_bytes, std::uint16_t version) {
+    finish(kFrameLent, payload_bytes, version);
   }
 
  private:
+  void finish(std::uint16_t flags, std::uint64_t payload_bytes, std::uint16_t version) {
+    const auto prefix = std::span(out_).subspan(begin_).first<kFramePrefixBytes>();
+    write_prefix(prefix, std::span(out_).subspan(begin_ + kFramePrefixBytes), payload_bytes, flags, version);
+  }
+
   std::vector<std::byte>& out_;
   const std::size_t begin_;
 };

@@ -8,6 +8,7 @@
 #include "proto/wire/bytes.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/version.h"
 
 namespace bps {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::uint32_t kEnd = 1;
 
 void write_start(std::byte* to, Kind kind) {
   store(to, kProtocolMagic);
-  store(to + 4, kLowestProtocolVersion);
+  store(to + 4, kLowestWorkerVersion);
   store(to + 6, kind);
 }
 

@@ -19,7 +19,7 @@ void append_short(std::vector<std::byte>& out, Kind kind, std::uint32_t value) {
   FrameSpace frame(out, kDropBytes);
   store(frame.header(), kind);
   store(frame.header() + 4, value);
-  frame.finish(kFrameRecord);
+  frame.finish_record();
 }
 
 Error bad_record(const std::string& what) {
@@ -62,7 +62,7 @@ void append_region(std::vector<std::byte>& out, const ShmRegionRecord& record) {
   store(frame.header(), Kind::region);
   store(frame.header() + 4, record.region);
   store(frame.header() + 8, record.bytes);
-  frame.finish(kFrameRecord);
+  frame.finish_record();
 }
 
 void append_drop(std::vector<std::byte>& out, const ShmDrop& record) {

@@ -104,17 +104,26 @@ FrameReader::Event FrameReader::read_prefix_state() {
   destination_ = nullptr;
   if (available() < kFramePrefixBytes) {
     if (available() > 0) {
-      if (Status start = check_prefix_start({buffer_.get() + begin_, available()}, version_); !start.ok()) {
+      if (Status start = check_prefix_start({buffer_.get() + begin_, available()}); !start.ok()) {
         return fail(std::move(start).error());
       }
     }
     return Event::need_bytes;
   }
-  auto prefix = read_prefix(prefix_bytes(), max_header_bytes_, allowed_flags_, version_);
+  auto prefix = read_prefix(prefix_bytes(), max_header_bytes_, allowed_flags_);
   if (!prefix) return fail(std::move(prefix).error());
   prefix_ = *prefix;
   state_ = State::header;
   return read_header_state();
+}
+
+// After the Welcome nothing changes the version any more.
+Status FrameReader::read_message(std::span<const std::byte> header) {
+  if (Status status = decode(header, message_, prefix_.version, version_); !status) return status;
+  if (!in_handshake_ || std::holds_alternative<Refused>(message_)) return {};
+  if (const Capabilities* const peer = capabilities_of(std::as_const(message_)))
+    version_ = version_in_use(*peer);
+  return {};
 }
 
 FrameReader::Event FrameReader::read_header_state() {
@@ -134,8 +143,7 @@ FrameReader::Event FrameReader::read_header_state() {
   } else if (prefix_.flags != 0) {
     return read_special_frame(header);
   }
-  if (Status status = decode(message, message_, prefix_.version); !status.ok())
-    return fail(std::move(status).error());
+  if (Status status = read_message(message); !status.ok()) return fail(std::move(status).error());
   begin_ += kFramePrefixBytes + prefix_.header_bytes;
   payload_bytes_ = last_payload_bytes_ = prefix_.payload_bytes;
   if (payload_bytes_ == 0) return check_payload();
@@ -144,7 +152,6 @@ FrameReader::Event FrameReader::read_header_state() {
 }
 
 FrameReader::Event FrameReader::read_special_frame(std::span<const std::byte> header) {
-  if (prefix_.version != kProtocolVersion) return fail(other_version(prefix_.version, prefix_.version));
   record_ = header;
   if (prefix_.flags == kFrameRecord) {
     if (prefix_.payload_bytes != 0) return fail(make_error(ErrorCode::protocol, "a record has a payload"));
@@ -155,7 +162,7 @@ FrameReader::Event FrameReader::read_special_frame(std::span<const std::byte> he
   if (header.size() <= kFrameReferenceBytes || prefix_.payload_bytes == 0) {
     return fail(make_error(ErrorCode::protocol, "a frame that lends a payload has no payload or no message"));
   }
-  if (Status status = decode(header.first(header.size() - kFrameReferenceBytes), message_); !status.ok())
+  if (Status status = read_message(header.first(header.size() - kFrameReferenceBytes)); !status.ok())
     return fail(std::move(status).error());
   begin_ += kFramePrefixBytes + header.size();
   payload_bytes_ = prefix_.payload_bytes;
@@ -209,6 +216,8 @@ bool FrameReader::may_understand() const {
 
 FrameReader FrameReader::take() {
   FrameReader other(max_header_bytes_, allowed_flags_);
+  other.in_handshake_ = in_handshake_;
+  other.version_ = version_;
   other.state_ = std::exchange(state_, State::failed);
   other.prefix_ = prefix_;
   if (other.state_ == State::destination || other.state_ == State::payload) other.message_ = message_;

@@ -44,11 +44,14 @@ class FrameReader {
   explicit FrameReader(std::size_t max_header_bytes = kMaxHelloHeaderBytes, std::uint16_t allowed_flags = 0)
       : max_header_bytes_(max_header_bytes), allowed_flags_(allowed_flags) {}
 
-  // Until then a hello or a Refused may come from any version of the protocol, later everything is of ours.
+  // From here on the version stays as it is.
   void end_handshake(std::size_t max_header_bytes) {
     max_header_bytes_ = max_header_bytes;
-    version_ = PrefixVersion::ours;
+    in_handshake_ = false;
   }
+
+  // Of the protocol, in use with the peer: of a worker of the version before from its hello on, else ours.
+  std::uint16_t version() const { return version_; }
 
   // Fills `targets` with at least one byte of room; returns how many of them are used. Only after need_bytes.
   std::size_t prepare(Targets& targets);
@@ -95,6 +98,7 @@ class FrameReader {
   void reserve(std::size_t bytes);
   std::size_t wanted_bytes() const;
   Event fail(Error error);
+  Status read_message(std::span<const std::byte> header);
   Event read_prefix_state();
   Event read_header_state();
   Event read_special_frame(std::span<const std::byte> header);
@@ -104,7 +108,8 @@ class FrameReader {
 
   std::size_t max_header_bytes_;
   std::uint16_t allowed_flags_;
-  PrefixVersion version_ = PrefixVersion::any;
+  bool in_handshake_ = true;
+  std::uint16_t version_ = kProtocolVersion;
   State state_ = State::prefix;
   FramePrefix prefix_;
   Message message_;

@@ -171,7 +171,7 @@ Bytes of_version(Bytes frame, std::uint16_t version) {
   return frame;
 }
 
-TEST_CASE("until the handshake is over a refusal may be of another version, and nothing after it") {
+TEST_CASE("a refusal may be of another version, and nothing else") {
   const std::uint16_t later = kProtocolVersion + 1;
   Refused refused{ErrorCode::protocol, "no", ""};
   refused.capabilities = {later, later, {}};
@@ -179,13 +179,62 @@ TEST_CASE("until the handshake is over a refusal may be of another version, and 
     FrameReader reader;
     if (over) reader.end_handshake(kMaxControlHeaderBytes);
     read_into(reader, frame(refused));
-    CHECK(reader.next() == (over ? Event::error : Event::message));
-    if (over) CHECK_THAT(reader.error().message, Catch::Contains("version " + std::to_string(later)));
-  }
-  for (const Message& message : {Message(Heartbeat{1}), Message(Welcome{})}) {
-    FrameReader reader;
-    read_into(reader, of_version(frame(message), later));
+    CHECK(reader.next() == Event::message);
+    CHECK(reader.version() == kProtocolVersion);
+    read_into(reader, of_version(frame(Heartbeat{1}), later));
     CHECK(reader.next() == Event::error);
+    CHECK_THAT(reader.error().message, Catch::Contains("version " + std::to_string(later)));
+  }
+  FrameReader reader;
+  read_into(reader, of_version(frame(Welcome{}), later));
+  CHECK(reader.next() == Event::error);
+}
+
+HelloLane hello_of(std::uint16_t lowest, std::uint16_t highest) {
+  HelloLane hello{.job_run = JobRun{1}, .incarnation = Incarnation{1}, .server_incarnation = Incarnation{1}};
+  hello.capabilities = {lowest, highest, {}};
+  return hello;
+}
+
+TEST_CASE("the version in use is the highest that both speak") {
+  FrameReader reader;
+  CHECK(reader.version() == kProtocolVersion);
+  read_into(reader, frame(hello_of(kProtocolVersion, UINT16_MAX)));
+  REQUIRE(reader.next() == Event::message);
+  CHECK(reader.version() == kProtocolVersion);
+}
+
+// "[next]": also as a program of the next version, where the lowest one is another.
+TEST_CASE("after the hello of a worker of the lowest version, that version is in use", "[next]") {
+  const std::uint16_t lowest = kLowestWorkerVersion;
+  const auto another = static_cast<std::uint16_t>(lowest + 1);
+  FrameReader first;
+  read_into(first, frame(hello_of(lowest, lowest)));
+  REQUIRE(first.next() == Event::message);
+  FrameReader reader = first.take();
+  CHECK(reader.version() == lowest);
+  reader.end_handshake(kMaxLaneHeaderBytes);
+  read_into(reader, of_version(frame(Heartbeat{1}), lowest));
+  CHECK(reader.next() == Event::message);
+  read_into(reader, frame(hello_of(kProtocolVersion, kProtocolVersion)));  // too late
+  CHECK(reader.next() == Event::message);
+  CHECK(reader.version() == lowest);
+  read_into(reader, of_version(frame(Heartbeat{1}), another));
+  CHECK(reader.next() == Event::error);
+}
+
+TEST_CASE("scheduler, servers and bpsctl are of one version", "[next]") {
+  const auto before = static_cast<std::uint16_t>(kProtocolVersion - 1);
+  HelloServer server{.host = "h", .data = {"h", 1}, .shards = 1};
+  HelloAdmin admin;
+  server.capabilities = admin.capabilities = {before, before, {}};
+  for (const Message& hello : {Message(server), Message(admin)}) {
+    FrameReader reader;
+    read_into(reader, frame(hello));
+    REQUIRE(reader.next() == Event::error);
+    CHECK_THAT(reader.error().message,
+               Catch::EndsWith("version " + std::to_string(before) + ", this side speaks version " +
+                               std::to_string(kProtocolVersion)));
   }
 }
 
@@ -207,7 +256,7 @@ TEST_CASE("lent payloads and records come out whole however the stream is cut, w
     Bytes later = flagged(Bytes(kFramePrefixBytes), kFrameRecord, record, 0);
     write_prefix(std::span(later).first<kFramePrefixBytes>(), record, 0, kFrameRecord, kProtocolVersion + 1);
     read_into(reader, later);
-    CHECK(reader.next() == Event::error);
+    CHECK(reader.next() == Event::record);
   }
   for (const Bytes& more :
        {flagged(Bytes(kFramePrefixBytes), kFrameRecord, record, 0), frame(Heartbeat{2}, Bytes(100))})

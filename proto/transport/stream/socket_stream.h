@@ -72,7 +72,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   void send(const Message& message, const Payload& payload, std::uint64_t cookie) {
     if (state_ == State::closed || state_ == State::lingering) return;
-    self().push(encoder_.encode(message, payload.bytes.size()), payload, cookie);
+    self().push(encoder_.encode(message, payload.bytes.size(), reader_.version()), payload, cookie);
     if (queue_.bytes() >= pace_.low_water_bytes) above_low_water_ = true;
     if (state_ == State::open && !write_blocked_) loop_.at_turn_end(*this);
   }

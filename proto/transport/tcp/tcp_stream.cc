@@ -202,7 +202,7 @@ void TcpStream::push(std::span<const std::byte> frame, const Payload& payload, s
   checked_frame_.insert(checked_frame_.end(), checksum.begin(), checksum.end());
   const std::span<std::byte> whole(checked_frame_);
   write_prefix(whole.first<kFramePrefixBytes>(), whole.subspan(kFramePrefixBytes), payload.bytes.size(),
-               kFrameChecksum);
+               kFrameChecksum, version_of(frame));
   queue_.push(whole, payload.bytes, cookie);
 }
 

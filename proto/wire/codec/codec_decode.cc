@@ -524,30 +524,38 @@ Status read_capabilities(const fb::Capabilities& in, Capabilities& out) {
   return std::move(check).status();
 }
 
+// What this side speaks with the sender of such a hello, or of a Welcome.
+Capabilities capabilities_for(fb::Body type) {
+  const bool is_of_worker = type == fb::Body::HelloWorker || type == fb::Body::HelloLane;
+  return is_of_worker ? accepting_capabilities() : Capabilities();
+}
+
 // Who shares no version is told so, and not what in its message is unknown here.
-Status read_header(const fb::Header& header, Message& message, std::uint16_t version) {
+Status read_header(const fb::Header& header, Message& message, std::uint16_t version, std::uint16_t in_use) {
   if (header.capabilities() == nullptr) {
-    if (version != kProtocolVersion) return other_version(version, version);
+    if (version != in_use) return other_version(version, version);
     if (Status status = read_body(header, message); !status) return status;
     if (capabilities_of(message) == nullptr) return {};
     return make_error(ErrorCode::protocol, fmt::format("a {} has no capabilities", name_of(message)));
   }
   Capabilities capabilities;
   if (Status status = read_capabilities(*header.capabilities(), capabilities); !status) return status;
-  if (header.body_type() != fb::Body::Refused && !share_a_version(capabilities, Capabilities()))
-    return other_version(capabilities.lowest_version, capabilities.highest_version);
+  const Capabilities ours = capabilities_for(header.body_type());
+  if (header.body_type() != fb::Body::Refused && !share_a_version(capabilities, ours))
+    return other_version(capabilities.lowest_version, capabilities.highest_version, ours.lowest_version);
   if (Status status = read_body(header, message); !status) return status;
   Capabilities* const of_message = capabilities_of(message);
   if (of_message == nullptr)
     return make_error(ErrorCode::protocol, fmt::format("a {} has capabilities", name_of(message)));
   *of_message = std::move(capabilities);
-  const std::uint16_t expected = prefix_version(message);
+  const std::uint16_t expected = prefix_version(message, in_use);
   if (version == expected) return {};
   return make_error(ErrorCode::protocol, fmt::format("a {} of version {} is in a frame of version {}",
                                                      name_of(message), expected, version));
 }
 
-Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message, std::uint16_t version) {
+Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message, std::uint16_t version,
+                      std::uint16_t in_use) {
   flatbuffers::Verifier::Options options;
   options.max_depth = kMaxDepth;
   options.max_tables = kMaxTables;
@@ -556,27 +564,29 @@ Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message
     return make_error(ErrorCode::protocol, fmt::format("a frame header of {} bytes is malformed", bytes),
                       "the peer is broken or of another build of bps: run the same version on all hosts");
   }
-  return read_header(*fb::GetHeader(data), message, version);
+  return read_header(*fb::GetHeader(data), message, version, in_use);
 }
 
 }  // namespace
 
-Status decode(std::span<const std::byte> header, Message& message, std::uint16_t version) {
+Status decode(std::span<const std::byte> header, Message& message, std::uint16_t version,
+              std::uint16_t in_use) {
   if (header.size() > kMaxControlHeaderBytes) {
     return make_error(ErrorCode::protocol, fmt::format("a frame header has {} bytes, at most {} are allowed",
                                                        header.size(), kMaxControlHeaderBytes));
   }
   if (reinterpret_cast<std::uintptr_t>(header.data()) % kAlignment == 0) {
-    return decode_aligned(header.data(), header.size(), message, version);
+    return decode_aligned(header.data(), header.size(), message, version, in_use);
   }
   alignas(kAlignment) std::byte small[512];
   if (header.size() <= sizeof small) {
     std::memcpy(small, header.data(), header.size());
-    return decode_aligned(small, header.size(), message, version);
+    return decode_aligned(small, header.size(), message, version, in_use);
   }
   std::vector<std::uint64_t> large((header.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
   std::memcpy(large.data(), header.data(), header.size());
-  return decode_aligned(reinterpret_cast<const std::byte*>(large.data()), header.size(), message, version);
+  return decode_aligned(reinterpret_cast<const std::byte*>(large.data()), header.size(), message, version,
+                        in_use);
 }
 
 }  // namespace bps

@@ -326,7 +326,8 @@ struct Encoder::Impl {
 Encoder::Encoder() : impl_(std::make_unique<Impl>()) {}
 Encoder::~Encoder() = default;
 
-std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t payload_bytes) {
+std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t payload_bytes,
+                                           std::uint16_t version) {
   Builder& builder = impl_->builder;
   if (impl_->large) {
     builder.Reset();
@@ -344,7 +345,7 @@ std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t
   auto* frame = reinterpret_cast<std::byte*>(builder.GetBufferPointer());
   write_prefix(std::span<std::byte, kFramePrefixBytes>(frame, kFramePrefixBytes),
                {frame + kFramePrefixBytes, header_bytes}, payload_bytes, 0,
-               capabilities == nullptr ? kProtocolVersion : prefix_version(message));
+               capabilities == nullptr ? version : prefix_version(message, version));
   const std::size_t bytes = builder.GetSize();
   impl_->large = bytes > kKeepBytes;
   return {frame, bytes};

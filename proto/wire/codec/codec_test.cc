@@ -192,14 +192,16 @@ HelloWorker later_hello(std::uint16_t lowest, std::uint16_t highest) {
 TEST_CASE("versions: who shares none is told both ranges, before anything else of its hello is looked at") {
   const std::uint16_t later = kProtocolVersion + 3;
   Message out;
-  const Status status = decode(header_of(later_hello(later, later + 2)), out, later);
+  const Status status =
+      decode(header_of(later_hello(later, static_cast<std::uint16_t>(later + 2))), out, later);
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().message ==
         fmt::format("the peer speaks bps protocol versions {} to {}, this side speaks version {}", later,
                     later + 2, kProtocolVersion));
   // With a version in common it is judged by its content.
-  CHECK_THAT(refusal(later_hello(kLowestProtocolVersion, later)), Catch::Contains("mode is 9"));
-  CHECK_THAT(refusal(later_hello(kProtocolVersion, kProtocolVersion - 1)), Catch::Contains("lowest_version"));
+  CHECK_THAT(refusal(later_hello(kProtocolVersion, later)), Catch::Contains("mode is 9"));
+  CHECK_THAT(refusal(later_hello(kProtocolVersion, static_cast<std::uint16_t>(kProtocolVersion - 1))),
+             Catch::Contains("lowest_version"));
   CHECK_THAT(refusal(later_hello(kFirstFrozenVersion - 1, later)), Catch::Contains("lowest_version"));
 }
 

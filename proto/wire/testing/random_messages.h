@@ -215,8 +215,7 @@ class RandomMessages {
   bool flag() { return number(0, 1) == 1; }
 
   Capabilities capabilities() {
-    Capabilities out{
-        kLowestProtocolVersion, static_cast<std::uint16_t>(number(kProtocolVersion, UINT16_MAX)), {}};
+    Capabilities out{kProtocolVersion, static_cast<std::uint16_t>(number(kProtocolVersion, UINT16_MAX)), {}};
     for (std::uint16_t next = 0; next < UINT16_MAX / 2 && out.features.size() < kMaxFeatures && flag();) {
       next = static_cast<std::uint16_t>(next + number(1, 1000));
       out.features.push_back(

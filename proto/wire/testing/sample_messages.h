@@ -57,20 +57,21 @@ inline std::vector<Message> sample_messages() {
                             10'000'000'000,
                             sample_secret(0x20),
                             true});
-  all.push_back(HelloLane{
-      JobRun{0xb2},
-      Rank{2},
-      Incarnation{0xa1},
-      ServerId{3},
-      Incarnation{0xa2},
-      5,
-      Session{6},
-      Epoch{7},
-      Generation{8},
-      65536,
-      sample_secret(0x30),
-      1,
-      {kLowestProtocolVersion, kProtocolVersion + 2, {{3, {std::byte{1}, std::byte{2}}}, {9, {}}}}});
+  all.push_back(HelloLane{JobRun{0xb2},
+                          Rank{2},
+                          Incarnation{0xa1},
+                          ServerId{3},
+                          Incarnation{0xa2},
+                          5,
+                          Session{6},
+                          Epoch{7},
+                          Generation{8},
+                          65536,
+                          sample_secret(0x30),
+                          1,
+                          {kProtocolVersion,
+                           static_cast<std::uint16_t>(kProtocolVersion + 2),
+                           {{3, {std::byte{1}, std::byte{2}}}, {9, {}}}}});
   all.push_back(
       Welcome{term, Incarnation{0xa1}, ServerId{3}, JobRun{0xb2}, sample_secret(0x40), sample_secret(0x50)});
   all.push_back(Refused{ErrorCode::configuration, "rank 2 is taken", "start each rank once"});
