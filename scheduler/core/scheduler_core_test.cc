@@ -99,6 +99,25 @@ TEST_CASE("core: a server that refuses the job fails it with its words") {
   CHECK(h.core.job_count() == 0);
 }
 
+TEST_CASE("core: all workers of a job are of one version") {
+  CoreHarness h;
+  h.server();
+  auto hello = CoreHarness::hello("j", 0, 2);
+  const auto before = static_cast<std::uint16_t>(kProtocolVersion - 1);
+  hello.capabilities = {before, before, {}};
+  const PeerId first = h.say_hello(hello);
+  const Refused refused = h.refusal(h.worker("j", 1, 2));
+  CHECK(refused.code == ErrorCode::configuration);
+  CHECK(refused.message == "protocol version of job j differs: rank 0 (host gpu-0) has " +
+                               std::to_string(before) + ", rank 1 (host gpu-1) has " +
+                               std::to_string(kProtocolVersion));
+  CHECK_THAT(refused.advice, Contains("same bps version for all ranks"));
+  hello = CoreHarness::hello("j", 1, 2);
+  hello.capabilities = {before, before, {}};
+  h.say_hello(hello);
+  CHECK(h.got<JobStart>(first).size() == 1);
+}
+
 TEST_CASE("core: workers must agree on the settings of a job") {
   CoreHarness h;
   h.worker("j", 0, 4);

@@ -59,13 +59,20 @@ void Membership::note_age(TimePoint now, std::uint64_t age_ms) {
 }
 
 Error Membership::disagreement(const HelloWorker& hello) const {
-  const auto differ = [&](const char* what, const std::string& theirs, const std::string& ours) {
+  const auto differ = [&](const char* what, const std::string& theirs, const std::string& ours,
+                          const char* advice = "start all ranks of a job with the same settings") {
     return make_error(ErrorCode::configuration,
                       fmt::format("{} of job {} differs: {} has {}, {} has {}", what, settings_.job,
                                   short_name(settings_.rank, settings_.host), ours,
                                   short_name(hello.rank, hello.host), theirs),
-                      "start all ranks of a job with the same settings");
+                      advice);
   };
+  // Before the settings: another version may have others.
+  const std::uint16_t version = version_in_use(hello.capabilities);
+  if (const std::uint16_t ours = version_in_use(settings_.capabilities); version != ours) {
+    return differ("protocol version", std::to_string(version), std::to_string(ours),
+                  "install the same bps version for all ranks of a job");
+  }
   if (hello.world_size != settings_.world_size) {
     return differ("world-size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
   }
