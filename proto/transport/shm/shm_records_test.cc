@@ -29,14 +29,16 @@ std::span<const std::byte> record_in(const Bytes& frame) {
   const auto prefix = read_prefix(start, kMaxHelloHeaderBytes, kFrameRecord);
   REQUIRE(prefix.ok());
   CHECK(prefix->flags == kFrameRecord);
+  CHECK(prefix->version == kLowestWorkerVersion);
   CHECK(prefix->payload_bytes == 0);
   const auto record = std::span(frame).subspan(kFramePrefixBytes);
   REQUIRE(check_header(start, record).ok());
   return record;
 }
 
-// Golden bytes: PROTOCOL.md, "Shared memory". A change here is a change of the protocol.
-TEST_CASE("records and references are these bytes") {
+// Golden bytes: PROTOCOL.md, "Shared memory". A change here is a change of the protocol. "[next]": also as a
+// program of the next version.
+TEST_CASE("records and references are these bytes", "[next]") {
   Bytes frame;
   append_hello(frame);
   CHECK(hex(record_in(frame)) == "0100000000000000");
@@ -84,9 +86,10 @@ TEST_CASE("records come back as they were written") {
   }
 }
 
-TEST_CASE("a lent frame is the message, and the reference behind it") {
+TEST_CASE("a lent frame is the message in its version, and the reference behind it", "[next]") {
   Encoder encoder;
-  const auto encoded = encoder.encode(Heartbeat{5}, 4096);
+  const std::uint16_t version = kLowestWorkerVersion;
+  const auto encoded = encoder.encode(Heartbeat{5}, 4096, version);
   const LoanReference reference{1, 2, 3, false};
   Bytes frame(3);  // appended, not put in place of
   append_lent(frame, encoded, 4096, reference);
@@ -95,11 +98,12 @@ TEST_CASE("a lent frame is the message, and the reference behind it") {
   const auto prefix = read_prefix(whole.first<kFramePrefixBytes>(), kMaxHelloHeaderBytes, kFrameLent);
   REQUIRE(prefix.ok());
   CHECK(prefix->flags == kFrameLent);
+  CHECK(prefix->version == version);
   CHECK(prefix->payload_bytes == 4096);
   const auto header = whole.subspan(kFramePrefixBytes);
   CHECK(check_header(whole.first<kFramePrefixBytes>(), header).ok());
   Message message;
-  REQUIRE(decode(header.first(header.size() - kFrameReferenceBytes), message).ok());
+  REQUIRE(decode(header.first(header.size() - kFrameReferenceBytes), message, version, version).ok());
   CHECK(std::get<Heartbeat>(message).sequence == 5);
   CHECK((decode_reference(header.last<kFrameReferenceBytes>()).value() == reference));
 }
