@@ -130,7 +130,7 @@ TEST_CASE("a version that cannot read another one's hello is told with both numb
   const auto result = read_prefix(bytes, 8192);
   REQUIRE_FALSE(result.ok());
   CHECK_THAT(result.error().message, Catch::Contains("version " + std::to_string(kFirstFrozenVersion - 1)) &&
-                                         Catch::Contains("version " + std::to_string(kProtocolVersion)));
+                                         Catch::EndsWith(std::to_string(kProtocolVersion)));
 }
 
 TEST_CASE("the prefix may be of any version that can read another one's hello") {

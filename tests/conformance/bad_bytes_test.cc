@@ -12,6 +12,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 using Catch::Contains;
+using Catch::EndsWith;
 
 Bytes bytes_of(std::string_view text) {
   Bytes bytes(text.size());
@@ -141,7 +142,7 @@ Refused refused_in(const Bytes& bytes) {
   const auto header = std::span(bytes).subspan(kFramePrefixBytes);
   REQUIRE(check_header(std::span(bytes).first<kFramePrefixBytes>(), header).ok());
   Message message;
-  REQUIRE(decode(header, message).ok());
+  REQUIRE(decode(header, message, prefix->version).ok());
   REQUIRE(std::holds_alternative<Refused>(message));
   return std::get<Refused>(message);
 }
@@ -159,8 +160,8 @@ TEST_CASE("who sends bad frames of bps hears why before the end, others hear not
     const Refused refused = refused_in(
         answer({other_version.begin(), other_version.begin() + static_cast<std::ptrdiff_t>(bytes)}));
     CHECK(refused.code == ErrorCode::protocol);
-    CHECK_THAT(refused.message, Contains("version " + std::to_string(kProtocolVersion)) &&
-                                    Contains("version " + std::to_string(older)));
+    CHECK_THAT(refused.message,
+               EndsWith(std::to_string(kProtocolVersion)) && Contains("version " + std::to_string(older)));
     CHECK_THAT(refused.advice, Contains("same bps version"));
   }
   const std::uint16_t later = kProtocolVersion + 1;
@@ -169,7 +170,7 @@ TEST_CASE("who sends bad frames of bps hears why before the end, others hear not
   const Refused refused = refused_in(answer(frame(hello)));
   CHECK(refused.code == ErrorCode::protocol);
   CHECK_THAT(refused.message,
-             Contains("version " + std::to_string(kProtocolVersion)) &&
+             EndsWith(std::to_string(kProtocolVersion)) &&
                  Contains("versions " + std::to_string(later) + " to " + std::to_string(later + 2)));
   CHECK(refused.capabilities == accepting_capabilities());
   Bytes crc = frame(heartbeat(1));

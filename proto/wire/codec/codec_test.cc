@@ -195,9 +195,10 @@ TEST_CASE("versions: who shares none is told both ranges, before anything else o
   const Status status =
       decode(header_of(later_hello(later, static_cast<std::uint16_t>(later + 2))), out, later);
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message ==
-        fmt::format("the peer speaks bps protocol versions {} to {}, this side speaks version {}", later,
-                    later + 2, kProtocolVersion));
+  CHECK_THAT(status.error().message,
+             Catch::StartsWith(fmt::format(
+                 "the peer speaks bps protocol versions {} to {}, this side speaks ", later, later + 2)) &&
+                 Catch::EndsWith(std::to_string(kProtocolVersion)));
   // With a version in common it is judged by its content.
   CHECK_THAT(refusal(later_hello(kProtocolVersion, later)), Catch::Contains("mode is 9"));
   CHECK_THAT(refusal(later_hello(kProtocolVersion, static_cast<std::uint16_t>(kProtocolVersion - 1))),
@@ -501,7 +502,8 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   std::string umlauts = "x";
   while (umlauts.size() < kMaxMessageBytes + 100)
     umlauts += "\xc3\xa4";
-  REQUIRE(decode(header_of(Refused{ErrorCode::protocol, umlauts, std::string(2000, 'a')}), out).ok());
+  const Refused long_texts{ErrorCode::protocol, umlauts, std::string(2000, 'a')};
+  REQUIRE(decode(header_of(long_texts), out, kLowestWorkerVersion).ok());
   const auto& refused = std::get<Refused>(out);
   CHECK(refused.message.size() == kMaxMessageBytes - 1);
   CHECK(umlauts.starts_with(refused.message));

@@ -61,7 +61,8 @@ class PipeTransport final : public Transport {
       Encoder encoder;
       const auto frame = encoder.encode(message, bytes.size());
       Message decoded;
-      BPS_ASSERT(decode(frame.subspan(kFramePrefixBytes), decoded).ok() && decoded == message);
+      BPS_ASSERT(decode(frame.subspan(kFramePrefixBytes), decoded, version_of(frame)).ok() &&
+                 decoded == message);
       if (transport_.tamper) transport_.tamper(decoded);
       auto arrive = [message = std::move(decoded), bytes = std::move(bytes), cookie, from = end_] {
         if (const auto to = from->peer.lock()) {
