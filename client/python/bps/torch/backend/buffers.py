@@ -9,6 +9,7 @@ import torch
 
 from ..._abi import DType
 from ..._memory import Memory
+from ...errors import Error
 from ..tensors import check_place, is_on_gpu, is_plain, memory_of_tensor
 
 # Copies a result to where the program wants it.
@@ -16,8 +17,11 @@ Finish = Callable[[], None]
 
 
 def check(tensor: torch.Tensor, what: str, written: bool) -> None:
-    """bps.Error: no dense tensor of the host or of a GPU. ValueError: it is written, and elements share memory."""
-    check_place(tensor, what)
+    """ValueError: no dense tensor of the host or of a GPU; or it is written, and elements share memory."""
+    try:
+        check_place(tensor, what)
+    except Error as error:
+        raise ValueError(str(error)) from None
     if written and _overlaps(tensor):
         raise ValueError(f"elements of {what} share memory, so it cannot be written: its shape is {tuple(tensor.shape)}, its "
                          f"strides are {tensor.stride()}; give a contiguous tensor")
