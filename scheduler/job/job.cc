@@ -153,7 +153,6 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
                            is_group(catalog[failed.tensor].declaration.name);
   if (is_of_group && failed.error.code == ErrorCode::configuration) {
     calls_.note_failed(rank, failed.tensor, failed.error);
-    joins_.forget(failed.tensor);
     return {};
   }
   return fail_tensor(rank, failed.tensor, failed.error);
@@ -171,7 +170,7 @@ Status Job::of_group(Rank rank, JobRun run, TensorId id, const std::function<Sta
     return make_error(ErrorCode::protocol, "calls of a run that has not started");
   const TensorCatalog& catalog = tensors_.catalog();
   if (!catalog.has(id) || catalog[id].state != TensorCatalog::State::ready) return {};
-  if (is_group(catalog[id].declaration.name) && catalog.has_declared(id, rank)) return then();
+  if (is_group(catalog[id].declaration.name) && catalog.is_tensor_of(rank, id)) return then();
   return make_error(ErrorCode::protocol, "calls of what is no group of this rank");
 }
 
@@ -259,6 +258,7 @@ Status Job::worker_attached(TimePoint now, Rank rank, PeerId peer, WorkerReport 
     if (tensors_.catalog().has(id)) (void)tensors_.drops().note(rank, {id});
   }
   departures_.ask_again(rank, peer);
+  joins_.tell(worker, tensors_.catalog());
   if (handoff_.is_moving()) {
     catch_up_.put_off(rank, std::move(report));
   } else {

@@ -1,6 +1,14 @@
 #include "scheduler/job/join_relay.h"
 
 namespace bps {
+namespace {
+
+// Its ranks have not dropped it, and it has not failed.
+bool is_ready(TensorId group, const TensorCatalog& catalog) {
+  return catalog.has(group) && catalog[group].state == TensorCatalog::State::ready;
+}
+
+}  // namespace
 
 void JoinRelay::joined(Rank rank, const RankJoined& joined, const TensorCatalog& catalog) {
   Group& group = groups_[joined.group];
@@ -27,11 +35,19 @@ void JoinRelay::made(const CallsMade& made) {
 void JoinRelay::let_go(const TensorCatalog& catalog) {
   std::erase_if(groups_, [&](const auto& entry) {
     const auto& [id, group] = entry;
-    if (!catalog.has(id)) return true;
+    if (!is_ready(id, catalog)) return true;
     if (!is_complete(group, catalog[id])) return false;
     end(id, group, catalog[id]);
     return true;
   });
+}
+
+void JoinRelay::tell(const Worker& worker, const TensorCatalog& catalog) const {
+  for (const auto& [id, group] : groups_) {
+    if (!is_ready(id, catalog) || !catalog[id].ranks.has(worker.rank)) continue;
+    for (const auto& [rank, joined] : group.joined)
+      run_.outbox.send(worker.peer, joined);
+  }
 }
 
 bool JoinRelay::is_complete(const Group& group, const TensorCatalog::Tensor& tensor) const {

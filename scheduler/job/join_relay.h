@@ -27,8 +27,8 @@ class JoinRelay {
   void made(const CallsMade& made);
   // It has left or is lost: nobody waits for it any more.
   void let_go(const TensorCatalog& catalog);
-  // It is about to fail.
-  void forget(TensorId group) { groups_.erase(group); }
+  // The worker's connection is there again: it may have missed joins.
+  void tell(const Worker& worker, const TensorCatalog& catalog) const;
 
  private:
   struct Group {

@@ -113,6 +113,10 @@ class TensorCatalog {
   Result<TensorId> add(Rank rank, const TensorDeclaration& declaration);
   void note_declared(TensorId id, Rank rank);
   bool has_declared(TensorId id, Rank rank) const;
+  // It is one of the ranks that share the tensor, and has declared it.
+  bool is_tensor_of(Rank rank, TensorId id) const {
+    return (*this)[id].ranks.has(rank) && has_declared(id, rank);
+  }
   // Nobody has it: servers have refused it. Or the rank has not: it has never heard the answer.
   void take_back(TensorId id);
   void take_back(TensorId id, Rank rank);
