@@ -153,6 +153,7 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
                            is_group(catalog[failed.tensor].declaration.name);
   if (is_of_group && failed.error.code == ErrorCode::configuration) {
     calls_.note_failed(rank, failed.tensor, failed.error);
+    joins_.note_failing(failed.tensor);
     return {};
   }
   return fail_tensor(rank, failed.tensor, failed.error);
@@ -172,11 +173,6 @@ Status Job::of_group(Rank rank, JobRun run, TensorId id, const std::function<Sta
   if (!catalog.has(id) || catalog[id].state != TensorCatalog::State::ready) return {};
   if (is_group(catalog[id].declaration.name) && catalog.is_tensor_of(rank, id)) return then();
   return make_error(ErrorCode::protocol, "calls of what is no group of this rank");
-}
-
-Status Job::open_calls(Rank rank, const OpenCalls& open) {
-  const auto differ = calls_.add(rank, open, tensors_.catalog());
-  return differ ? fail_tensor(rank, open.group, *differ) : Status();
 }
 
 Status Job::drop_tensors(Rank rank, const DropTensors& drop) {

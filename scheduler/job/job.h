@@ -111,7 +111,10 @@ class Job {
   Status tensor_failed(Rank rank, const TensorFailed& failed);
   // Calls without names.
   Status called(Rank rank, const OpenCalls& open) {
-    return of_group(rank, open.job_run, open.group, [&] { return open_calls(rank, open); });
+    return of_group(rank, open.job_run, open.group, [&] {
+      const auto differ = calls_.add(rank, open, tensors_.catalog());
+      return differ ? fail_tensor(rank, open.group, *differ) : Status();
+    });
   }
   Status called(Rank rank, const RankJoined& joined) {
     return of_group(rank, joined.job_run, joined.group, [&] {
@@ -166,7 +169,6 @@ class Job {
   void start_running();
   // Not if it has failed already, or is being declared by others only.
   Status of_group(Rank rank, JobRun run, TensorId id, const std::function<Status()>& then);
-  Status open_calls(Rank rank, const OpenCalls& open);
   std::uint64_t choose_partition_bytes() const;
   void conclude(const Status& status);
   void end(Error error);

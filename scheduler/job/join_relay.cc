@@ -1,5 +1,7 @@
 #include "scheduler/job/join_relay.h"
 
+#include <algorithm>
+
 namespace bps {
 namespace {
 
@@ -12,11 +14,13 @@ bool is_ready(TensorId group, const TensorCatalog& catalog) {
 
 void JoinRelay::joined(Rank rank, const RankJoined& joined, const TensorCatalog& catalog) {
   Group& group = groups_[joined.group];
+  if (group.is_failing) return;
   RankJoined& known = group.joined[rank];
   known = joined;
   known.rank = rank;
   known.last = false;
   group.last = rank;
+  group.next = std::max(group.next, joined.number);
   const TensorCatalog::Tensor& tensor = catalog[joined.group];
   if (!is_complete(group, tensor)) return send(tensor, known);
   end(joined.group, group, tensor);
@@ -25,7 +29,8 @@ void JoinRelay::joined(Rank rank, const RankJoined& joined, const TensorCatalog&
 
 void JoinRelay::made(const CallsMade& made) {
   const auto found = groups_.find(made.group);
-  if (found == groups_.end()) return;
+  if (found == groups_.end() || found->second.is_failing || made.calls.empty()) return;
+  found->second.next = std::max(found->second.next, made.calls.back().call.number + 1);
   for (const auto& [rank, joined] : found->second.joined) {
     const Worker* const worker = run_.membership.find(rank);
     if (worker != nullptr && !worker->left) run_.outbox.send(worker->peer, made);
@@ -36,7 +41,7 @@ void JoinRelay::let_go(const TensorCatalog& catalog) {
   std::erase_if(groups_, [&](const auto& entry) {
     const auto& [id, group] = entry;
     if (!is_ready(id, catalog)) return true;
-    if (!is_complete(group, catalog[id])) return false;
+    if (group.is_failing || !is_complete(group, catalog[id])) return false;
     end(id, group, catalog[id]);
     return true;
   });
@@ -60,6 +65,7 @@ bool JoinRelay::is_complete(const Group& group, const TensorCatalog::Tensor& ten
 void JoinRelay::end(TensorId id, const Group& group, const TensorCatalog::Tensor& tensor) const {
   RankJoined last = group.joined.at(group.last);
   last.group = id;
+  last.number = group.next;
   last.last = true;
   send(tensor, last);
 }

@@ -27,6 +27,8 @@ class JoinRelay {
   void made(const CallsMade& made);
   // It has left or is lost: nobody waits for it any more.
   void let_go(const TensorCatalog& catalog);
+  // A rank has reported its failure, and all ranks are about to learn of it.
+  void note_failing(TensorId group) { groups_[group].is_failing = true; }
   // The worker's connection is there again: it may have missed joins.
   void tell(const Worker& worker, const TensorCatalog& catalog) const;
 
@@ -34,6 +36,8 @@ class JoinRelay {
   struct Group {
     std::map<Rank, RankJoined> joined;
     Rank last;
+    std::uint64_t next = 0;  // above all calls that those were to make
+    bool is_failing = false;
   };
   bool is_complete(const Group& group, const TensorCatalog::Tensor& tensor) const;
   void end(TensorId id, const Group& group, const TensorCatalog::Tensor& tensor) const;

@@ -42,12 +42,12 @@ struct Cluster : CoreHarness {
   }
   void drop(std::uint32_t rank, TensorId group) { say(workers[rank], DropTensors{0, job_run, {group}, {}}); }
 
-  // "1 from 5, last 0" of each.
+  // "1 from 5", "last 0 from 9": of each.
   std::vector<std::string> joins(std::uint32_t rank) {
     std::vector<std::string> out;
     for (const RankJoined& joined : got<RankJoined>(workers[rank])) {
-      const std::string from = fmt::format("{} from {}", joined.rank.value, joined.number);
-      out.push_back(joined.last ? "last " + std::to_string(joined.rank.value) : from);
+      out.push_back(
+          fmt::format("{}{} from {}", joined.last ? "last " : "", joined.rank.value, joined.number));
     }
     return out;
   }
@@ -101,7 +101,7 @@ TEST_CASE("join relay: the last join ends all joins, and the next ones begin ane
     c.join(rank);
   c.join(1, 9);
   for (const std::uint32_t rank : {0, 1, 2, 3})
-    CHECK(c.joins(rank) == Joins{"3 from 5", "0 from 5", "2 from 5", "last 1"});
+    CHECK(c.joins(rank) == Joins{"3 from 5", "0 from 5", "2 from 5", "last 1 from 9"});
   c.make_call(0, 9);
   CHECK(c.calls(1).empty());
   c.join(2, 20);
@@ -115,7 +115,7 @@ TEST_CASE("join relay: nobody waits for a rank that has left or is lost") {
     c.join(rank);
   SECTION("left") { c.say(c.workers[2], Leave{}); }
   SECTION("lost") { c.kill(c.workers[2]); }
-  CHECK(c.joins(0).back() == "last 3");
+  CHECK(c.joins(0).back() == "last 3 from 5");
   CHECK(c.got<RankJoined>(c.workers[1]).size() == 1 + 3 + 2);
   const RankJoined pair = c.got<RankJoined>(c.workers[1]).back();
   CHECK(pair.group == kPair);
@@ -132,7 +132,7 @@ TEST_CASE("join relay: a rank that is lost after it has joined gets no calls, an
   CHECK(c.calls(3).empty());
   c.join(1);
   c.kill(c.workers[2]);
-  CHECK(c.joins(0) == Joins{"0 from 5", "3 from 5", "1 from 5", "last 1"});
+  CHECK(c.joins(0) == Joins{"0 from 5", "3 from 5", "1 from 5", "last 1 from 6"});
 }
 
 TEST_CASE("join relay: a worker whose connection comes back learns who has joined meanwhile") {
@@ -165,6 +165,18 @@ TEST_CASE("join relay: a group that has failed is forgotten") {
   c.join(2, 5, kPair);
   c.make_call(2, 5, kPair);
   c.say(c.workers[2], Leave{});
+  CHECK(c.joins(1) == Joins{"1 from 5"});
+  CHECK(c.calls(1).empty());
+}
+
+TEST_CASE("join relay: joins of a group whose failure is reported do not end well") {
+  Cluster c;
+  c.join(1, 5, kPair);
+  c.fail_group(1, kPair, ErrorCode::configuration);
+  c.join(2, 5, kPair);
+  c.make_call(2, 5, kPair);
+  c.say(c.workers[2], Leave{});
+  CHECK(c.got<TensorFailed>(c.workers[1]).empty());
   CHECK(c.joins(1) == Joins{"1 from 5"});
   CHECK(c.calls(1).empty());
 }

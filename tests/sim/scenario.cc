@@ -27,6 +27,32 @@ void with_replacements(Maker& m, void (Maker::*change)(JobPlan&)) {
   if (m.random().one_in(2)) m.cut_lanes(1, 4);
 }
 
+// While ranks join, and have joined.
+void make_joins(Maker& m) {
+  const std::uint64_t fault = m.random().below(8);
+  JobPlan& job = m.loose_job(fault < 3 ? 1 : 2, 6);
+  m.make_calls(job);
+  job.calls.joins = true;
+  job.calls.messages = 0;
+  switch (fault) {
+    case 0:
+    case 1: return;
+    case 2: return m.cut_lanes(1, 4);
+    case 3: return m.replace_servers(2);
+    case 4: return m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::worker);
+    case 5: job.calls.may_lose_joins = true; return m.restart_scheduler(2);
+    case 6:
+      job.calls.may_lose_joins = true;
+      m.deadly(FaultPlan::Kind::cut_control, FaultPlan::Target::worker);
+      m.scenario().detection = kLoudDetection;
+      m.scenario().fates.front() = Fate::exact;  // it is taken up again in time
+      return;
+    default:
+      m.lose_workers(2);
+      if (m.random().one_in(3)) m.replace_servers(1);
+  }
+}
+
 // The first ones come up most often: a bare seed picks by its remainder.
 constexpr std::array kScenarios{
     Named{"training", [](Maker& m) { m.job(1, 6); }},
@@ -125,14 +151,7 @@ constexpr std::array kScenarios{
             if (m.random().one_in(2)) m.healing_faults(4);
           }},
     Named{"calls_replaced", [](Maker& m) { with_replacements(m, &Maker::make_calls); }},
-    Named{"calls_join",
-          [](Maker& m) {
-            JobPlan& job = m.loose_job(1, 6);
-            m.make_calls(job);
-            job.calls.joins = true;
-            job.calls.messages = 0;
-            if (m.random().one_in(2)) m.cut_lanes(1, 4);
-          }},
+    Named{"calls_join", make_joins},
     Named{"calls_part",
           [](Maker& m) {
             JobPlan& job = m.loose_job(2, 6);

@@ -77,12 +77,10 @@ void SimCalls::go_on(Group& group) {
 }
 
 void SimCalls::begin(Group& group) {
-  const std::uint64_t own = own_calls(worker_.job, group.index, worker_.rank);
-  if (group.next > own) {
-    if (!group.under_way.empty() || group.next != own + 1) return;
-    ++group.next;  // once
-    return end(group);
-  }
+  // After the join one more.
+  const std::uint64_t own =
+      group.is_joined ? worker_.job.calls.count + 1 : own_calls(worker_.job, group.index, worker_.rank);
+  if (group.next > own) return group.under_way.empty() ? end(group) : void();
   const std::uint64_t number = group.next++;
   Call& call = group.under_way[number];
   call.number = number;
@@ -103,16 +101,22 @@ void SimCalls::begin(Group& group) {
 
 // All have joined when the first rank has made all calls.
 void SimCalls::end(Group& group) {
-  const auto over = [this] {
+  if (group.is_ending) return;
+  group.is_ending = true;
+  if (!worker_.job.calls.joins || group.is_joined) {
     if (--unfinished_ == 0) worker_.over();
-  };
-  if (!worker_.job.calls.joins) return over();
-  const Status begun = worker_.join(group.id, [this, over](const Result<std::uint32_t>& last) {
+    return;
+  }
+  const auto go_on = [this, &group](const Result<std::uint32_t>& last) {
     if (!last && last.error().code == ErrorCode::closed) return;
-    if (!last) return worker_.give_up(last.error());
-    over();
-  });
-  if (!begun && begun.error().code != ErrorCode::closed) worker_.give_up(begun.error());
+    if (!last && !may_fail(group, last.error())) return worker_.give_up(last.error());
+    group.is_joined = true;
+    group.is_ending = false;
+    group.next = worker_.job.calls.count + 1;
+    begin(group);
+  };
+  const Status begun = worker_.join(group.id, go_on);
+  if (!begun) go_on(begun.error());
 }
 
 void SimCalls::prepare(const Group& group, Call& call, GroupRequest& request) {
@@ -180,12 +184,42 @@ void SimCalls::on_done(Group& group, std::uint64_t number, const Result<std::uin
   if (!result && result.error().code == ErrorCode::closed) return;
   if (!result && may_part(group)) {
     check_parted(group, result.error());
+  } else if (!result && may_fail(group, result.error())) {
+    // And all after it do, if it is the group that has failed.
   } else if (!result) {
     return worker_.give_up(result.error());
   } else {
     check(group, call, *result);
   }
   go_on(group);
+}
+
+std::vector<Rank> SimCalls::ranks_of(const Group& group) const {
+  std::vector<Rank> ranks = worker_.job.calls.groups[group.index];
+  for (std::uint32_t r = 0;
+       ranks.size() < worker_.job.world_size() && worker_.job.calls.groups[group.index].empty(); ++r)
+    ranks.emplace_back(r);
+  return ranks;
+}
+
+bool SimCalls::may_fail(const Group& group, const Error& error) const {
+  const auto says = [&](std::string_view text) { return error.message.find(text) != std::string::npos; };
+  const std::string name = group.index == 0 ? "world" : fmt::format("group{}", group.index);
+  if (worker_.job.calls.may_lose_joins && error.code == ErrorCode::configuration)
+    return says(fmt::format("group '{}': the scheduler was lost while a rank had joined", name));
+  const std::vector<Rank> ranks = ranks_of(group);
+  const auto is_lost = [this](Rank rank) { return worker_.shrunk.is_lost(rank); };
+  if (!worker_.job.shrinks || std::none_of(ranks.begin(), ranks.end(), is_lost) || !says(name)) return false;
+  // After the join calls may meet those that a lost rank had made before.
+  const bool names_lost = std::any_of(ranks.begin(), ranks.end(), [&](Rank rank) {
+    return is_lost(rank) && says(fmt::format("rank {} ", rank.value));
+  });
+  if (error.code == ErrorCode::configuration)
+    return says("a rank was lost before it had told its calls to all") ||
+           (names_lost && says(" calls number "));
+  if (error.code != ErrorCode::peer_lost) return false;
+  if (says("the root of the ")) return worker_.shrunk.is_lost(ranks.front());
+  return !worker_.job.unequal_sums && says("ranks, others");
 }
 
 // All fail that are under way when its ranks hear of it, and that come later.
@@ -233,28 +267,68 @@ void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight)
     return worker_.fail(
         fmt::format("call {} of group {} succeeded, and ranks differ", call.number, group.index));
   const CallPlan& plan = call.plan;
-  std::vector<Rank> ranks = job.calls.groups[group.index];
-  for (std::uint32_t r = 0; ranks.size() < job.world_size() && job.calls.groups[group.index].empty(); ++r)
-    ranks.emplace_back(r);
-  const auto value = [&](Rank rank, std::uint64_t i) {
-    return value_of(job, group.index, call.number, rank, i);
-  };
+  const std::vector<Rank> ranks = ranks_of(group);
   const bool takes = !plan.call.has_root() || plan.call.is_broadcast() || plan.call.root == worker_.rank;
   const bool scatters = plan.call.kind == RoundKind::reduce_scatter;
   std::pair<std::uint64_t, std::uint64_t> range{0, plan.count};
   if (scatters) range = part_of(group, plan);
   const bool is_one = plan.call.is_copy() || !takes || range.second == 0;
-  const std::uint32_t right = is_one ? 1 : static_cast<std::uint32_t>(ranks.size());
-  if (plan.count > 0 && weight != right)
-    worker_.fail(fmt::format("call {} of group {} ({}) has weight {}, not {}", call.number, group.index,
-                             to_string(plan.call), weight, right));
-  const auto mine = [&](std::uint64_t i) { return value(worker_.rank, i); };
+  const auto lost = is_one ? 0 : std::count_if(ranks.begin(), ranks.end(), [this](Rank rank) {
+    return worker_.shrunk.is_lost(rank);
+  });
+  const std::uint32_t most = is_one ? 1 : static_cast<std::uint32_t>(ranks.size());
+  if (plan.count > 0 && (weight > most || weight + lost < most))
+    worker_.fail(fmt::format("call {} of group {} ({}) has weight {}, not {} less at most {}", call.number,
+                             group.index, to_string(plan.call), weight, most, lost));
+  const auto mine = [&](std::uint64_t i) { return value_of(job, group.index, call.number, worker_.rank, i); };
   const bool is_input_intact =
       worker_.in_place || plan.call.is_copy() || call.in == bytes_of(plan.dtype, plan.count, mine);
   if (!is_input_intact)
     worker_.fail(fmt::format("the input of call {} of group {} was changed", call.number, group.index));
   if (!takes) return;
-  const auto expected = bytes_of(plan.dtype, range.second, [&](std::uint64_t at) {
+  const std::size_t begin = scatters && worker_.in_place ? range.first * size_of(plan.dtype) : 0;
+  const std::vector<std::byte>& memory = scatters && worker_.in_place ? call.in : call.out;
+  if (!is_right(group, call, range, std::span(memory).subspan(begin)))
+    worker_.fail(fmt::format("call {} of group {} is wrong: {} of {}", call.number, group.index,
+                             to_string(plan.call), plan.count));
+}
+
+// Each element may be without any of the ranks that are lost.
+bool SimCalls::is_right(const Group& group, const Call& call, std::pair<std::uint64_t, std::uint64_t> range,
+                        std::span<const std::byte> actual) const {
+  std::vector<Rank> lost = ranks_of(group);
+  std::erase_if(lost, [this](Rank rank) { return !worker_.shrunk.is_lost(rank); });
+  std::vector<std::vector<std::byte>> choices;
+  for (std::size_t choice = 0; choice < std::size_t{1} << lost.size(); ++choice) {
+    std::vector<Rank> missing;
+    for (std::size_t i = 0; i < lost.size(); ++i)
+      if ((choice >> i & 1) != 0) missing.push_back(lost[i]);
+    choices.push_back(expected(group, call, range, missing));
+  }
+  const std::size_t width = size_of(call.plan.dtype);
+  for (std::size_t at = 0; at < range.second * width; at += width) {
+    const bool is_one = std::any_of(choices.begin(), choices.end(), [&](const std::vector<std::byte>& bytes) {
+      return std::memcmp(bytes.data() + at, actual.data() + at, width) == 0;
+    });
+    if (!is_one) return false;
+  }
+  return true;
+}
+
+std::vector<std::byte> SimCalls::expected(const Group& group, const Call& call,
+                                          std::pair<std::uint64_t, std::uint64_t> range,
+                                          const std::vector<Rank>& missing) const {
+  const JobPlan& job = worker_.job;
+  const CallPlan& plan = call.plan;
+  const std::vector<Rank> ranks = ranks_of(group);
+  const auto value = [&](Rank rank, std::uint64_t i) {
+    return value_of(job, group.index, call.number, rank, i);
+  };
+  const auto adds_nothing = [&](Rank rank) {
+    const bool has_joined = call.number > own_calls(job, group.index, rank) && call.number <= job.calls.count;
+    return has_joined || std::find(missing.begin(), missing.end(), rank) != missing.end();
+  };
+  return bytes_of(plan.dtype, range.second, [&](std::uint64_t at) {
     const std::uint64_t i = range.first + at;
     if (plan.call.is_broadcast()) return value(plan.call.root, i);
     if (plan.call.is_copy()) {
@@ -263,21 +337,20 @@ void SimCalls::check(const Group& group, const Call& call, std::uint32_t weight)
         ++place;
       return value(ranks[place], i);
     }
-    double sum = value(ranks.front(), i);
-    for (std::size_t r = 1; r < ranks.size(); ++r) {
-      if (call.number > own_calls(job, group.index, ranks[r])) continue;  // it counts as zero
-      const double next = value(ranks[r], i);
-      if (plan.call.operation == Operation::sum) sum += next;
-      if (plan.call.operation == Operation::max) sum = std::max(sum, next);
-      if (plan.call.operation == Operation::min) sum = std::min(sum, next);
+    std::optional<double> result;
+    for (const Rank rank : ranks) {
+      const double next = value(rank, i);
+      if (adds_nothing(rank)) continue;
+      if (!result) {
+        result = next;
+      } else if (plan.call.operation == Operation::sum) {
+        *result += next;
+      } else {
+        result = plan.call.operation == Operation::max ? std::max(*result, next) : std::min(*result, next);
+      }
     }
-    return sum;
+    return result.value_or(0);
   });
-  const std::size_t begin = scatters && worker_.in_place ? range.first * size_of(plan.dtype) : 0;
-  const std::vector<std::byte>& memory = scatters && worker_.in_place ? call.in : call.out;
-  if (!std::equal(expected.begin(), expected.end(), memory.begin() + static_cast<std::ptrdiff_t>(begin)))
-    worker_.fail(fmt::format("call {} of group {} is wrong: {} of {}", call.number, group.index,
-                             to_string(plan.call), plan.count));
 }
 
 }  // namespace bps::sim

@@ -15,6 +15,7 @@
 
 #include "client/src/engine/client_engine.h"
 #include "tests/sim/random.h"
+#include "tests/sim/shrunk_answers.h"
 #include "tests/sim/sim_messages.h"
 #include "tests/sim/workload.h"
 
@@ -26,6 +27,7 @@ class SimCalls {
     EventLoop& loop;
     ClientEngine& engine;
     const JobPlan& job;
+    const ShrunkAnswers& shrunk;
     Rank rank;
     bool in_place = false;
     Duration think{0};
@@ -55,6 +57,8 @@ class SimCalls {
     GroupId id;
     std::uint64_t next = 1;
     std::size_t most = 1;  // under way at once
+    bool is_ending = false;
+    bool is_joined = false;
     std::map<std::uint64_t, Call> under_way;
   };
 
@@ -66,6 +70,13 @@ class SimCalls {
   std::pair<std::uint64_t, std::uint64_t> part_of(const Group& group, const CallPlan& plan) const;
   void on_done(Group& group, std::uint64_t number, const Result<std::uint32_t>& result);
   void check(const Group& group, const Call& call, std::uint32_t weight);
+  bool is_right(const Group& group, const Call& call, std::pair<std::uint64_t, std::uint64_t> range,
+                std::span<const std::byte> actual) const;
+  std::vector<std::byte> expected(const Group& group, const Call& call,
+                                  std::pair<std::uint64_t, std::uint64_t> range,
+                                  const std::vector<Rank>& missing) const;
+  std::vector<Rank> ranks_of(const Group& group) const;
+  bool may_fail(const Group& group, const Error& error) const;
   bool may_part(const Group& group) const;
   void check_parted(const Group& group, const Error& error);
 

@@ -253,8 +253,8 @@ void SimWorker::make_calls() {
         [&] { return engine_->join_group(group, 0, once<Result<std::uint32_t>>(std::move(done))); });
   };
   calls_ = std::make_unique<SimCalls>(
-      SimCalls::Worker{node_.loop(), *engine_, job_.plan, rank_, plan_.in_place, plan_.think, begin, join,
-                       [this](const Error& error) { give_up(error); },
+      SimCalls::Worker{node_.loop(), *engine_, job_.plan, job_.shrunk, rank_, plan_.in_place, plan_.think,
+                       begin, join, [this](const Error& error) { give_up(error); },
                        [this](const std::string& what) { fail(what); },
                        [this] { closes_after_calls_ ? close_later() : void(); }},
       random_.next());

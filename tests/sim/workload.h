@@ -87,7 +87,8 @@ struct CallsPlan {
   std::uint64_t count = 0;                // on each
   std::uint32_t messages = 0;             // with each tag, from each rank to each other one
   std::uint32_t tags = 0;
-  bool joins = false;  // ranks run out of calls, but the first of each group, and join
+  bool joins = false;           // ranks run out of calls, but the first of each group, and join
+  bool may_lose_joins = false;  // a connection to the scheduler is lost meanwhile
   // One rank makes another call from this number on, or leaves one out.
   struct Odd {
     std::size_t group = 0;

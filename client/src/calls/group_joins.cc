@@ -139,6 +139,7 @@ void GroupJoins::on_joined(const RankJoined& joined) {
     return;
   }
   if (joined.last) {
+    if (calls_.next_number(*id) != joined.number) return fail_behind(*id, joined.number);
     const auto found = groups_.find(*id);
     const Done done = found == groups_.end() ? nullptr : std::move(found->second.done);
     groups_.erase(*id);
@@ -151,6 +152,18 @@ void GroupJoins::on_joined(const RankJoined& joined) {
   for (const MadeCall& made : open)
     if (!fits(*id, made)) return;
   if (tells(*id, group)) say(*id, open);
+}
+
+// Only a rank that is lost could have told this one of the calls that it lacks.
+void GroupJoins::fail_behind(GroupId id, std::uint64_t next) {
+  const std::uint64_t own = calls_.next_number(id).value_or(0);
+  calls_.fail_group(
+      id, make_error(
+              ErrorCode::configuration,
+              fmt::format("group '{}': all ranks have joined, but the next call of rank {} is number {}, "
+                          "and that of others number {}: a rank was lost before it had told its calls to all",
+                          calls_.spec(id)->name, self_.value, own, next),
+              "to go on, drop the group on all ranks and declare it again"));
 }
 
 void GroupJoins::on_made_by_others(const CallsMade& said) {

@@ -79,6 +79,7 @@ class GroupJoins {
   bool fits(GroupId id, const MadeCall& made);
   void begin(GroupId id, const MadeCall& made, std::uint64_t ticket);
   void say(GroupId id, std::vector<MadeCall> calls);
+  void fail_behind(GroupId id, std::uint64_t next);
 
   GroupCalls& calls_;
   Owner& owner_;

@@ -40,7 +40,9 @@ class JoinWorld final : public testing::CallWorld, private GroupJoins::Owner {
   void others_joined(std::uint32_t rank, std::uint64_t from, TensorId group = {}) {
     joins.on_joined({{}, group, Rank{rank}, from, false});
   }
-  void last_joined(std::uint32_t rank) { joins.on_joined({{}, {}, Rank{rank}, 9, true}); }
+  void last_joined(std::uint32_t rank, std::uint64_t next = 2) {
+    joins.on_joined({{}, {}, Rank{rank}, next, true});
+  }
   static MadeCall made(std::uint64_t number, RoundCall what = Operation::sum, std::uint64_t count = 100) {
     return {{number, what, what.is_copy() ? DType::u8 : DType::f32, count, 0}, {}, 1};
   }
@@ -152,6 +154,17 @@ TEST_CASE("group joins: a joined rank makes the calls of the others with zeros")
     w.end_round();
   CHECK(w.said_joined.size() == 1);
   CHECK_FALSE(w.last.has_value());
+}
+
+TEST_CASE("group joins: a rank that lacks calls of the others fails the group when all have joined") {
+  JoinWorld w(1);
+  REQUIRE(w.join().ok());
+  w.declare_all();
+  w.others_made({JoinWorld::made(1)});
+  w.last_joined(2, 4);
+  CHECK_THAT(w.join_error(), Contains("group 'world': all ranks have joined, but the next call of rank 1 is "
+                                      "number 2, and that of others number 4"));
+  CHECK(w.failed.front() == TensorId{0});
 }
 
 TEST_CASE("group joins: calls that come before the join is sent are not for this rank") {
