@@ -148,9 +148,11 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (run_.phase != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
   const TensorCatalog& catalog = tensors_.catalog();
-  const bool is_of_group = catalog.has(failed.tensor) &&
-                           catalog[failed.tensor].state == TensorCatalog::State::ready &&
-                           is_group(catalog[failed.tensor].declaration.name);
+  const bool is_ready =
+      catalog.has(failed.tensor) && catalog[failed.tensor].state == TensorCatalog::State::ready;
+  if (is_ready && !catalog.is_tensor_of(rank, failed.tensor))
+    return make_error(ErrorCode::protocol, "TensorFailed for a tensor that this rank has not declared");
+  const bool is_of_group = is_ready && is_group(catalog[failed.tensor].declaration.name);
   if (is_of_group && failed.error.code == ErrorCode::configuration) {
     calls_.note_failed(rank, failed.tensor, failed.error);
     joins_.note_failing(failed.tensor);

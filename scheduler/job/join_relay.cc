@@ -22,7 +22,7 @@ void JoinRelay::joined(Rank rank, const RankJoined& joined, const TensorCatalog&
   group.last = rank;
   group.next = std::max(group.next, joined.number);
   const TensorCatalog::Tensor& tensor = catalog[joined.group];
-  if (!is_complete(group, tensor)) return send(tensor, known);
+  if (!is_complete(group, tensor)) return run_.broadcast(known, tensor.ranks);
   end(joined.group, group, tensor);
   groups_.erase(joined.group);
 }
@@ -67,13 +67,7 @@ void JoinRelay::end(TensorId id, const Group& group, const TensorCatalog::Tensor
   last.group = id;
   last.number = group.next;
   last.last = true;
-  send(tensor, last);
-}
-
-void JoinRelay::send(const TensorCatalog::Tensor& tensor, const Message& message) const {
-  for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (!worker.left && tensor.ranks.has(rank)) run_.outbox.send(worker.peer, Message(message));
-  }
+  run_.broadcast(last, tensor.ranks);
 }
 
 }  // namespace bps

@@ -41,7 +41,6 @@ class JoinRelay {
   };
   bool is_complete(const Group& group, const TensorCatalog::Tensor& tensor) const;
   void end(TensorId id, const Group& group, const TensorCatalog::Tensor& tensor) const;
-  void send(const TensorCatalog::Tensor& tensor, const Message& message) const;
 
   Run& run_;
   std::map<TensorId, Group> groups_;  // where one has joined, and not all

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "proto/base/rank_list.h"
 #include "scheduler/actions.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/server_table.h"
@@ -27,11 +28,11 @@ struct Run {
 
   const std::string& name() const { return membership.settings().job; }
 
-  // To all workers that have not left.
-  void broadcast(Message message) const {
+  // To all workers of these ranks that have not left.
+  void broadcast(Message message, const RankList& ranks = {}) const {
     const auto shared = std::make_shared<const Message>(std::move(message));
     for (const auto& [rank, worker] : membership.workers()) {
-      if (!worker.left) outbox.send(worker.peer, shared);
+      if (!worker.left && ranks.has(rank)) outbox.send(worker.peer, shared);
     }
   }
 };

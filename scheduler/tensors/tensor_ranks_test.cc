@@ -158,7 +158,9 @@ TEST_CASE("ranks of a tensor: a name that the rank has still in another group fa
   h.say(workers[1], declare_of(2, "w", ranks({1, 2})));
   CHECK_THAT(answer(h, workers[1]).error.message,
              Contains("of ranks 0 and 1,") && Contains("of ranks 1 and 2"));
-  CHECK(h.got<TensorFailed>(workers[0]).size() == 2);
+  CHECK(h.got<TensorFailed>(workers[0]).size() == 1);
+  CHECK(h.got<TensorFailed>(workers[1]).size() == 2);
+  CHECK(h.got<TensorFailed>(workers[2]).size() == 1);
 }
 
 TEST_CASE("ranks of a tensor: it ends when these have dropped it, and only they are waited for") {
@@ -275,6 +277,30 @@ TEST_CASE("ranks of a tensor: after a restart they are what its ranks say") {
   CHECK(catalog.has_declared(TensorId{0}, Rank{1}));
   known.declaration.ranks = ranks({0, 2});
   CHECK_FALSE(catalog.restore(known, Rank{0}));
+}
+
+TEST_CASE("ranks of a tensor: only these report its failure, and learn of it") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 3);
+  const std::string name = GENERATE(as<std::string>(), "w", "bps.group/bps.messages/world/0/1-2-5");
+  for (const std::size_t rank : {1, 2})
+    h.say(workers[rank], declare_of(1, name, ranks({1, 2}), 0));
+  const JobRun run = h.last<JobStart>(workers[0]).job_run;
+  const TensorFailed failed{run, TensorId{0}, make_error(ErrorCode::configuration, "they differ")};
+  SECTION("one of them") {
+    h.say(workers[2], failed);
+    h.run(seconds(1));
+    for (const std::size_t rank : {1, 2})
+      CHECK(h.got<TensorFailed>(workers[rank]) == std::vector{failed});
+    CHECK(h.got<TensorFailed>(workers[0]).empty());
+  }
+  SECTION("another one") {
+    h.say(workers[0], failed);
+    CHECK(h.refusal(workers[0]).message == "TensorFailed for a tensor that this rank has not declared");
+    for (const std::size_t rank : {1, 2})
+      CHECK(h.got<TensorFailed>(workers[rank]).empty());
+  }
 }
 
 }  // namespace bps::tensor_ranks_test

@@ -45,7 +45,8 @@ void TensorRelay::send(Epoch epoch, bool hold) {
       const std::string& text = failure->message.error.message;
       run_.outbox.log(text == last_failure_ ? LogLevel::debug : LogLevel::warn, text);
       last_failure_ = text;
-      run_.broadcast(std::move(failure->message));
+      const TensorId id = failure->message.tensor;
+      if (catalog().has(id)) run_.broadcast(std::move(failure->message), catalog()[id].ranks);
     } else if (const auto* given_up = std::get_if<TensorTable::GivenUp>(&output)) {
       (void)drops_->note(given_up->rank, {given_up->tensor});  // it is there
     }
