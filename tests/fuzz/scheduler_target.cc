@@ -49,7 +49,7 @@ class Peers {
   }
 
   void act() {
-    const std::uint32_t what = input_.below(44);
+    const std::uint32_t what = input_.below(46);
     if (what == 35) {
       if (input_.below(4) == 0) restart();
     } else if (what == 41) {
@@ -98,6 +98,8 @@ class Peers {
       case 31: return say(peer, drop(peer));
       case 42: return say(peer, open_calls(peer));
       case 43: return say(peer, group_failed(peer));
+      case 44: return say(peer, rank_joined(peer));
+      case 45: return say(peer, calls_made(peer));
       default: return acknowledge(peer);
     }
   }
@@ -194,6 +196,23 @@ class Peers {
     if (odd == 4) call.call = RoundCall::reduce(Operation::sum, Rank{input_.below(4)});
     if (odd == 5) call.parts = input_.number();
     return open;
+  }
+
+  RankJoined rank_joined(PeerId peer) {
+    return {some_run(peer), some_group(peer), Rank{input_.below(4)}, input_.number(), input_.below(8) == 0};
+  }
+
+  // Parts that do not fit end at the decoder.
+  CallsMade calls_made(PeerId peer) {
+    const OpenCalls open = open_calls(peer);
+    CallsMade made{open.job_run, open.group, {}};
+    for (const OpenCall& call : open.calls) {
+      made.calls.push_back({call});
+      if (input_.below(8) != 0) continue;
+      made.calls.back().call.call = RoundCall::all_gather();
+      made.calls.back().parts.assign(1 + input_.below(5), input_.below(6));
+    }
+    return made;
   }
 
   TensorFailed group_failed(PeerId peer) {
@@ -331,17 +350,22 @@ class Peers {
     servers_.try_emplace(h_->server_again(hello), ServerMemory{hello, {}});
   }
 
-  // All that run, at once likewise; mostly, each says at once what it calls there.
+  // All that run, at once likewise; mostly, each says at once what it calls there, or joins.
   void declare_group() {
     TensorDeclaration group{.name = group_tensor_name("g" + std::to_string(input_.below(2)))};
     if (input_.below(16) == 0) group.ranks = {Rank{input_.below(3)}};
-    const bool are_open = input_.below(4) != 0;
+    const std::uint32_t then = input_.below(4);
     const auto say_all = [&](auto&& message_of) {
       for (const PeerId peer : std::set(h_->alive()))
         if (h_->is_alive(peer) && !h_->got<JobStart>(peer).empty()) say(peer, message_of(peer));
     };
     say_all([&](PeerId) { return Declare{++group_requests_, {group}}; });
-    if (are_open) say_all([&](PeerId peer) { return open_calls(peer); });
+    if (then == 1 || then == 2) say_all([&](PeerId peer) { return open_calls(peer); });
+    for (int times = 0; then == 3 && times < 2; ++times) {
+      say_all([&](PeerId peer) {
+        return input_.flag() ? Message(rank_joined(peer)) : Message(calls_made(peer));
+      });
+    }
   }
 
   PeerId connect() { return h_->connect("10.0.0.1:" + std::to_string(++connects_)); }
