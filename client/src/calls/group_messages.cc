@@ -167,25 +167,19 @@ std::vector<GroupMessages::Message> GroupMessages::messages_of(const Group& grou
     messages.push_back(scatters ? Message{call.root, self_, out} : Message{self_, call.root, in});
     return messages;
   }
-  const auto begins_of = [](const std::vector<std::uint64_t>& lengths) {
-    std::vector<std::uint64_t> begins;
-    std::uint64_t begin = 0;
-    for (const std::uint64_t length : lengths)
-      begins.push_back(std::exchange(begin, begin + length));
-    return begins;
-  };
-  const std::vector<std::uint64_t> in_begins = begins_of(request.parts);
-  const std::vector<std::uint64_t> out_begins = begins_of(request.out_parts);
+  const Parts in_parts(request.parts);
+  const Parts out_parts(request.out_parts);
   const std::uint32_t size = size_of_group(group);
   for (std::uint32_t i = 1; i < size; ++i) {
     const std::uint32_t next = (own_place(group) + i) % size;
     const std::uint32_t before = (own_place(group) + size - i) % size;
     if (call.kind != RoundKind::scatter) {
-      messages.push_back(
-          {group.ranks.at(before), self_, slice(out, out_begins[before], request.out_parts[before])});
+      messages.push_back({group.ranks.at(before), self_,
+                          slice(out, out_parts.begin(Rank{before}), request.out_parts[before])});
     }
     if (call.kind != RoundKind::gather)
-      messages.push_back({self_, group.ranks.at(next), slice(in, in_begins[next], request.parts[next])});
+      messages.push_back(
+          {self_, group.ranks.at(next), slice(in, in_parts.begin(Rank{next}), request.parts[next])});
   }
   return messages;
 }

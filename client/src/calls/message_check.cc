@@ -4,8 +4,9 @@
 
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <utility>
+
+#include "proto/base/parts.h"
 
 namespace bps {
 namespace {
@@ -111,9 +112,7 @@ class Check {
                                 part.bytes.size(), whole.name, own),
                     "give a buffer of this rank's part alone");
     }
-    const std::uint64_t begin =
-        std::accumulate(whole.parts.begin(), whole.parts.begin() + place(), std::uint64_t{0});
-    const std::byte* const there = whole.buffer.bytes.data() + begin;
+    const std::byte* const there = whole.buffer.bytes.data() + Parts(whole.parts).begin(Rank{place()});
     if (own == 0 || part.bytes.data() == there || are_apart(part, whole.buffer)) return {};
     return refuse("'in' and 'out' overlap",
                   "give the part where the whole has it, or memory that does not overlap");
@@ -142,9 +141,8 @@ class Check {
   const RequestRules& rules_;
 };
 
-std::span<std::byte> part_of(const OperationBuffer& whole, const Lengths& parts, std::uint32_t place) {
-  return whole.bytes.subspan(std::accumulate(parts.begin(), parts.begin() + place, std::uint64_t{0}),
-                             parts[place]);
+std::span<std::byte> part_of(const OperationBuffer& whole, const Lengths& lengths, std::uint32_t place) {
+  return whole.bytes.subspan(Parts(lengths).begin(Rank{place}), lengths[place]);
 }
 
 }  // namespace
