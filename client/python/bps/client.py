@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence
 
-from . import _abi, _ending, _library
+from . import _abi, _checks, _ending, _library
 from ._abi import DType, Op
 from ._interrupt import call_interruptibly
 from ._memory import Memory, memory_of
@@ -84,12 +84,12 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
                 _check_name(name)
             continue
         if name in _FIELDS:
-            setattr(options, name, str(value).encode() if _FIELDS[name] is ctypes.c_char_p else _whole(name, value))
+            setattr(options, name, _checks.text(name, str(value)) if _FIELDS[name] is ctypes.c_char_p else _whole(name, value))
             continue
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = _checks.text(name, str(value).lower() if isinstance(value, bool) else str(value))
         error = _library.new_error()
-        _library.check(library.bps_options_set(ctypes.byref(options), name.replace("_", "-").encode(), text.encode(),
-                                               ctypes.byref(error)), error)
+        setting = _checks.text("the name of a setting", name.replace("_", "-"))
+        _library.check(library.bps_options_set(ctypes.byref(options), setting, text, ctypes.byref(error)), error)
     return options
 
 
@@ -104,21 +104,18 @@ def _check_name(name: str) -> None:
         _library.check(status, error)
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(name: str, value: Any) -> Any:
+    """A field of bps_options; also a string of digits or a float without a fraction."""
+    kind = _FIELDS[name]
     try:
         number = int(value)
         if isinstance(value, str) or number == value:
+            if kind(number).value != number:
+                raise invalid(f"{name}={value!r} does not fit into {8 * ctypes.sizeof(kind)} bits")
             return number
     except (TypeError, ValueError, OverflowError):
         pass
     raise invalid(f"{name}={value!r} is not a whole number")
-
-
-def _text(what: str, text: Any) -> bytes:
-    """For C, which ends at the first NUL."""
-    if not isinstance(text, str) or "\0" in text:
-        raise invalid(f"{what} is {text!r}, and is to be a string without NUL")
-    return text.encode()
 
 
 _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -168,26 +165,26 @@ class Client:
         one of them with another dtype, count, parts or ranks; the message names both."""
         if isinstance(specs, TensorSpec):
             raise invalid("declare() is given one TensorSpec", "give a list of them: `t, = client.declare([TensorSpec(...)])`")
+        if not hasattr(specs, "__iter__"):
+            raise invalid(f"declare() is given {specs!r}, and is to be given a list of TensorSpecs")
         specs = [self._checked_spec(spec) for spec in specs]
         if not specs:
             return []
         raw = (_abi.CTensorSpec * len(specs))()
         for target, spec in zip(raw, specs):
             target.struct_size = ctypes.sizeof(_abi.CTensorSpec)
-            target.name = _text("the name of a tensor", spec.name)
+            target.name = _checks.text("the name of a tensor", spec.name)
             target.dtype = int(spec.dtype)
             target.count = spec.count
-            target.priority = spec.priority
+            target.priority = self._checked_priority(spec.name, spec.priority)
             target.mode = _abi.MODE_DEFAULT
             target.staleness = -1
             if spec.parts is not None:
                 target.parts = (ctypes.c_uint64 * len(spec.parts))(*self._checked_parts(spec))
                 target.part_count = len(spec.parts)
-            if isinstance(spec.ranks, (set, frozenset)):
-                raise invalid(f"the ranks of {spec.name} are a set, and their order matters", "give a list")
             if spec.ranks is not None:
-                target.ranks = (ctypes.c_int32 * len(spec.ranks))(*(self._checked_rank(rank, "rank") for rank in spec.ranks))
-                target.rank_count = len(spec.ranks)
+                ranks = self._checked_ranks(spec.name, spec.ranks)
+                target.ranks, target.rank_count = (ctypes.c_int32 * len(ranks))(*ranks), len(ranks)
         numbers = (ctypes.c_uint32 * len(specs))()
 
         def declare_them() -> None:
@@ -237,12 +234,11 @@ class Client:
     def group(self, name: str, ranks: Optional[Sequence[int]] = None, priority: int = 0) -> Group:
         """Makes a group of ranks of the job, in the order of their sums; None: all. Returns at once: only its ranks make it,
         each before its first call, and with the same name. Groups without a common rank may have the same name."""
-        spec = _abi.CGroupSpec(struct_size=ctypes.sizeof(_abi.CGroupSpec), name=_text("the name of a group", name), priority=priority)
-        if isinstance(ranks, (set, frozenset)):
-            raise invalid(f"the ranks of group {name!r} are a set, and their order matters", "give a list")
+        spec = _abi.CGroupSpec(struct_size=ctypes.sizeof(_abi.CGroupSpec), name=_checks.text("the name of a group", name),
+                               priority=self._checked_priority(f"group {name!r}", priority))
         if ranks is not None:
-            spec.ranks = (ctypes.c_int32 * len(ranks))(*(self._checked_rank(rank, "rank") for rank in ranks))
-            spec.rank_count = len(ranks)
+            checked = self._checked_ranks(f"group {name!r}", ranks)
+            spec.ranks, spec.rank_count = (ctypes.c_int32 * len(checked))(*checked), len(checked)
         number = ctypes.c_uint32()
         error = _library.new_error()
         _library.check(_library.get().bps_declare_group(self._pointer, ctypes.byref(spec), ctypes.byref(number),
@@ -442,7 +438,8 @@ class Client:
         if scale is not None and not isinstance(scale, Scale):
             raise invalid(f"scale is {scale!r}, and is to be a bps.Scale")
         if scale is not None:
-            buffer.scale = ctypes.pointer(_abi.CScale(ctypes.sizeof(_abi.CScale), *scale))
+            factors = [_checks.number(f"the {name} of a scale", factor) for name, factor in zip(Scale._fields, scale)]
+            buffer.scale = ctypes.pointer(_abi.CScale(ctypes.sizeof(_abi.CScale), *factors))
         return buffer
 
     @classmethod
@@ -453,6 +450,13 @@ class Client:
     def _check_op(op: Any) -> None:
         if not isinstance(op, Op):
             raise invalid(f"op is {op!r}, and is to be a bps.Op")
+
+    @staticmethod
+    def _checked_priority(whose: str, priority: Any) -> int:
+        return _checks.whole(f"the priority of {whose}", priority, -(1 << 31), (1 << 31) - 1)
+
+    def _checked_ranks(self, whose: str, ranks: Any) -> List[int]:
+        return [self._checked_rank(rank, "rank") for rank in _checks.sequence(f"the ranks of {whose}", ranks, "ranks")]
 
     def _checked_rank(self, rank: Any, what: str = "root") -> int:
         """The C API's ranks are smaller than Python's integers."""
@@ -485,13 +489,10 @@ class Client:
             raise invalid(f"{spec!r} is no TensorSpec")
         if not isinstance(spec.dtype, DType):
             raise invalid(f"the dtype of {spec.name} is {spec.dtype!r}, and is to be a bps.DType")
-        if not hasattr(spec.count, "__index__") or operator.index(spec.count) < 0:
-            raise invalid(f"the count of {spec.name} is {spec.count!r}, and is to be a number of elements")
-        for what in ("parts", "ranks"):
-            value = getattr(spec, what)
-            if value is not None and not hasattr(value, "__len__"):
-                raise invalid(f"the {what} of {spec.name} are {value!r}, and are to be a list")
-        return spec
+        _checks.whole(f"the count of {spec.name}", spec.count, 0, (1 << 64) - 1, "a number of elements")
+        if spec.parts is None:
+            return spec
+        return spec._replace(parts=_checks.sequence(f"the parts of {spec.name}", spec.parts, "numbers of elements"))
 
     @staticmethod
     def _checked_parts(spec: TensorSpec) -> List[int]:

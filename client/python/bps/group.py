@@ -3,10 +3,9 @@
 All ranks of a group make the same calls on it, in the same order. See bps/calls.h.
 """
 import ctypes
-import operator
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from . import _abi, _library
+from . import _abi, _checks, _library
 from ._abi import DType, Op
 from ._memory import Memory, memory_of
 from .errors import invalid
@@ -72,6 +71,8 @@ class Group:
                        scale: "Optional[Scale]" = None) -> Handle:
         """push_pull of several arrays of one type, with one handle: done when all are."""
         self._client._check_op(op)
+        sources = _checks.sequence(self._what("sources"), sources, "arrays")
+        outs = None if outs is None else _checks.sequence(self._what("outs"), outs, "arrays")
         if not sources or (outs is not None and len(outs) != len(sources)):
             raise invalid(f"{self._what('sources')}: {len(sources)} arrays, outs: {0 if outs is None else len(outs)}; give one "
                           "out for each source, at least one")
@@ -177,18 +178,15 @@ class Group:
         """List and length, as C takes them."""
         if parts is None:
             return None, 0
-        if not all(hasattr(part, "__index__") and operator.index(part) >= 0 for part in parts):
-            raise invalid(f"the parts of a call on group {self.name!r} are {parts!r}, and are to be numbers of elements")
-        return (ctypes.c_uint64 * len(parts))(*(operator.index(part) for part in parts)), len(parts)
+        lengths = _checks.lengths(f"the parts of a call on group {self.name!r}", parts)
+        return (ctypes.c_uint64 * len(lengths))(*lengths), len(lengths)
 
     @staticmethod
     def _maybe(memory: Optional[Memory]) -> Any:
         return None if memory is None else ctypes.byref(memory.c_buffer())
 
     def _tag(self, tag: int) -> int:
-        if not hasattr(tag, "__index__") or not 0 <= operator.index(tag) < 1 << 64:
-            raise invalid(f"{self._what('tag')} is {tag!r}, and is to be a number from 0 to 2**64 - 1")
-        return operator.index(tag)
+        return _checks.whole(self._what("tag"), tag, 0, (1 << 64) - 1)
 
     def _tensor(self, dtype: DType, count: int) -> Tensor:
         return Tensor(-1, f"group {self.name!r}", dtype, count)

@@ -95,6 +95,50 @@ class ClientTest(unittest.TestCase):
         self.client.declare([bps.TensorSpec("größe", bps.DType.F32, 3)])
         self.client.group("größe").drop().wait(LIMIT)
 
+    def test_arguments_that_c_would_not_see_as_they_are(self):
+        world, group, array = self.client.world, self.client.group, values(3)
+        declare = lambda **named: self.client.declare([bps.TensorSpec("w", bps.DType.F32, 3)._replace(**named)])
+        scaled = lambda *factors: world.push_pull(array, scale=bps.Scale(*factors))
+        cases = [
+            (lambda: self.client.declare(None), "declare.. is given None, and is to be given a list of TensorSpecs"),
+            (lambda: self.client.declare(3), "declare.. is given 3, and is to be given a list"),
+            (lambda: declare(count=2**64), f"the count of w is {2**64}, and is to be a number of elements from 0 to {2**64 - 1}"),
+            (lambda: declare(name="\ud800"), r"the name of a tensor is '.ud800', and is to be a string of whole characters"),
+            (lambda: declare(parts=3), "the parts of w are 3, and are to be a list of numbers of elements"),
+            (lambda: declare(parts=[2**64 + 3]), "the part of rank 0 of w has 18446744073709551619 elements"),
+            (lambda: declare(ranks=0), "the ranks of w are 0, and are to be a list of ranks"),
+            (lambda: declare(ranks=[2**32]), f"rank {2**32} is no rank of this job"),
+            (lambda: declare(ranks={0}), "the ranks of w are a set, and their order matters"),
+            (lambda: group("\ud800"), r"the name of a group is '.ud800', and is to be a string of whole characters"),
+            (lambda: group("g", 0), "the ranks of group 'g' are 0, and are to be a list of ranks"),
+            (lambda: group("g", "0"), "the ranks of group 'g' are '0', and are to be a list of ranks"),
+            (lambda: world.reduce_scatter(array, array, parts=10), "the parts of a call on group 'world' are 10, and are to be a list"),
+            (lambda: world.reduce_scatter(array, array, parts=[2**64 + 3]),
+             f"number 0 of the parts of a call on group 'world' is {2**64 + 3}, and is to be a whole number from 0 to {2**64 - 1}"),
+            (lambda: world.all_gather(array, array, [-1]), "number 0 of the parts of a call on group 'world' is -1"),
+            (lambda: world.all_gather(array, array, ["3"]), "is '3', and is to be a whole number"),
+            (lambda: world.all_to_all(array, array, [2**64 + 12]), "number 0 of the parts of a call on group 'world' is"),
+            (lambda: world.send(array, 0, 2**64), f"tag of a call on group 'world' is {2**64}, and is to be"),
+            (lambda: world.push_pull_many(None), "sources of a call on group 'world' are None, and are to be a list of arrays"),
+            (lambda: world.push_pull_many([array], 5), "outs of a call on group 'world' are 5, and are to be a list of arrays"),
+            (lambda: scaled("1"), "the weight of a scale is '1', and is to be a number"),
+            (lambda: scaled(1, None), "the prescale of a scale is None, and is to be a number"),
+            (lambda: scaled(1, 1, 10**400), "the postscale of a scale is 1000.*, and is to be a number"),
+            (lambda: bps.Client(rank=2**32), "rank=4294967296 does not fit into 32 bits"),
+            (lambda: bps.Client(job="a\0b"), r"job is 'a.x00b', and is to be a string without NUL"),
+            (lambda: bps.Client(mode="\ud800"), r"mode is '.ud800', and is to be a string of whole characters"),
+        ]
+        for priority in (2**31, -2**31 - 1):
+            pattern = f"is {priority}, and is to be a whole number from {-2**31} to {2**31 - 1}"
+            cases += [(lambda priority=priority: declare(priority=priority), f"the priority of w {pattern}"),
+                      (lambda priority=priority: group("g", None, priority), f"the priority of group 'g' {pattern}")]
+        for number, (call, pattern) in enumerate(cases):
+            with self.subTest(number=number):
+                self.refused(bps.Code.INVALID_ARGUMENT, pattern, call)
+        for tensor in declare(parts=numpy.array([3]), ranks=numpy.array([0]), priority=numpy.int64(-2**31)):
+            self.client.drop(tensor).wait(LIMIT)
+        scaled(numpy.float32(1), 1, True).wait(LIMIT)
+
     def test_what_is_no_list_of_specs(self):
         spec = bps.TensorSpec(self.id(), bps.DType.F32, 3)
         self.refused(bps.Code.INVALID_ARGUMENT, "given one TensorSpec.*give a list", self.client.declare, spec)
