@@ -35,7 +35,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
     return errors_.weight(contributor, header.round, header.weight);
   }
   if (!header.scale.is_none())
-    return errors_.scale(contributor, header.round, "is scaled: the tensor is asynchronous");
+    return errors_.scale(contributor, header.round, 0, "is scaled: the tensor is asynchronous");
   if (!broadcast && lost_value_.code != ErrorCode::ok) return lost_value_;
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),

@@ -11,6 +11,11 @@ std::string RoundErrors::describe(Round round) const {
          std::to_string(shape_.partition.value) + ")";
 }
 
+std::string RoundErrors::describe(Round round, std::uint64_t number) const {
+  const std::string group = describe_group(shape_.tensor);
+  return number == 0 || group.empty() ? describe(round) : fmt::format("{}: call number {}", group, number);
+}
+
 std::string RoundErrors::describe_rank(std::uint32_t contributor) const {
   return to_string(contributors_[contributor]);
 }
@@ -152,22 +157,24 @@ Error RoundErrors::short_call(std::uint32_t contributor, Round round, const Roun
                     "use the same bps version on all ranks");
 }
 
-Error RoundErrors::scale(std::uint32_t contributor, Round round, const std::string& why) const {
+Error RoundErrors::scale(std::uint32_t contributor, Round round, std::uint64_t number,
+                         const std::string& why) const {
   return make_error(ErrorCode::invalid_argument,
-                    describe(round) + ": what " + describe_rank(contributor) + " gives " + why,
+                    describe(round, number) + ": what " + describe_rank(contributor) + " gives " + why,
                     "give weights that are 0 or more, and factors that are finite in the type of the sum");
 }
 
-Error RoundErrors::overflow(Round round) const {
+Error RoundErrors::overflow(Round round, std::uint64_t number) const {
   return make_error(ErrorCode::invalid_argument,
-                    describe(round) + ": the sum of which the average is taken is beyond i64",
+                    describe(round, number) + ": the sum of which the average is taken is beyond i64",
                     "average smaller numbers, or f64");
 }
 
-Error RoundErrors::no_divisor(Round round, double divisor) const {
-  return make_error(ErrorCode::invalid_argument,
-                    fmt::format("{}: the weights of the average add up to {}", describe(round), divisor),
-                    "give weights whose sum is above 0, and finite in the type of the sum");
+Error RoundErrors::no_divisor(Round round, std::uint64_t number, double divisor) const {
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("{}: the weights of the average add up to {}", describe(round, number), divisor),
+      "give weights whose sum is above 0, and finite in the type of the sum");
 }
 
 Error RoundErrors::nobody_has(Round round) const {

@@ -25,6 +25,8 @@ class RoundErrors {
 
   // "round 812 of layer1.weight (partition 17)"
   std::string describe(Round round) const;
+  // Of a call on a group: "group 'world': call number 17". `number`: 0 if it is of a tensor.
+  std::string describe(Round round, std::uint64_t number) const;
   std::string describe_rank(std::uint32_t contributor) const;
 
   Error length(std::uint32_t contributor, Round round, std::uint64_t bytes, std::uint64_t expected) const;
@@ -56,11 +58,11 @@ class RoundErrors {
   // A call of parts is always of the whole tensor.
   Error short_call(std::uint32_t contributor, Round round, const RoundCall& call, std::uint64_t count) const;
   // Its scale cannot be used: `why`.
-  Error scale(std::uint32_t contributor, Round round, const std::string& why) const;
+  Error scale(std::uint32_t contributor, Round round, std::uint64_t number, const std::string& why) const;
   // Of an average of i64 whose sum does not fit i64.
-  Error overflow(Round round) const;
+  Error overflow(Round round, std::uint64_t number) const;
   // Of an average whose shares add up to nothing that can be divided by.
-  Error no_divisor(Round round, double divisor) const;
+  Error no_divisor(Round round, std::uint64_t number, double divisor) const;
   // In handoff: nobody has the aggregate of the round any more.
   Error nobody_has(Round round) const;
 

@@ -46,9 +46,9 @@ Status RoundTerms::may_complete(Round round, const RoundSum& sum) const {
     if (!sum.is_absent(contributor)) return error;
   if (sum.is_scaled() && call_.operation == Operation::average && !call_.is_copy()) {
     const double divisor = rounded_to_sum(shape_.dtype, sum.divisor());
-    if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, sum.divisor());
+    if (!(divisor > 0 && std::isfinite(divisor))) return errors_.no_divisor(round, number_, sum.divisor());
   }
-  if (sum.has_overflowed()) return errors_.overflow(round);
+  if (sum.has_overflowed()) return errors_.overflow(round, number_);
   std::uint32_t next = 0;
   const auto check = [&](Rank root) -> Status {
     const std::uint32_t found = find_contributor(contributors_, root, next);
@@ -131,13 +131,14 @@ Status RoundTerms::may_use(std::uint32_t contributor, const PushPull& header) co
   const Round round = header.round;
   if (scale.is_none()) return {};
   if (!may_scale(header.call, shape_.dtype) || contributors_[contributor].weight != 1)
-    return errors_.scale(contributor, round, "is scaled, which only sums and averages of floats can be");
+    return errors_.scale(contributor, round, header.number,
+                         "is scaled, which only sums and averages of floats can be");
   const auto fits = [&](double value) { return std::isfinite(rounded_to_sum(shape_.dtype, value)); };
   if (!(scale.share >= 0 && fits(scale.share)))
-    return errors_.scale(contributor, round, fmt::format("has a weight of {}", scale.share));
+    return errors_.scale(contributor, round, header.number, fmt::format("has a weight of {}", scale.share));
   if (fits(scale.factor) && fits(scale.postscale)) return {};
   return errors_.scale(
-      contributor, round,
+      contributor, round, header.number,
       fmt::format("is multiplied with {}, and the result with {}", scale.factor, scale.postscale));
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "server/aggregate/round_errors.h"
 #include "server/testing/aggregator_harness.h"
 
 namespace bps::scaled_rounds_test {
@@ -207,6 +208,20 @@ TEST_CASE("scaled: not in an asynchronous tensor") {
   push(bench, 0, 1, 1, {2, 1, 1}, Operation::sum);
   REQUIRE(bench.actions.size() == 1);
   CHECK_THAT(bench.actions[0].error.message, Catch::Contains("is scaled"));
+}
+
+TEST_CASE("scaled: what cannot be used in a call on a group names the group and the call") {
+  PartitionShape shape;
+  shape.tensor = "bps.calls/world/12/f32/4096/0";
+  const std::vector<Contributor> contributors(1);
+  const RoundErrors errors(shape, contributors);
+  CHECK_THAT(errors.scale(0, Round{3}, 17, "has a weight of -1").message,
+             Catch::StartsWith("group 'world': call number 17: what rank 0"));
+  CHECK(errors.no_divisor(Round{3}, 17, 0).message ==
+        "group 'world': call number 17: the weights of the average add up to 0");
+  CHECK_THAT(errors.overflow(Round{3}, 17).message,
+             Catch::StartsWith("group 'world': call number 17: the sum"));
+  CHECK_THAT(errors.overflow(Round{3}, 0).message, Catch::StartsWith("round 3 of bps.calls/"));
 }
 
 }  // namespace bps::scaled_rounds_test

@@ -186,6 +186,9 @@ class ClientTest(unittest.TestCase):
         whole, = self.client.declare([bps.TensorSpec("whole", bps.DType.I32, 3)])
         self.refused(bps.Code.INVALID_ARGUMENT, "has a scale, and holds integers", self.client.push_pull, whole,
                      values(3, "i4"), scale=bps.Scale(2))
+        for weight, pattern in ((-1, "what rank 0 gives has a weight of -1"), (0, "the weights of the average add up to 0")):
+            self.refused(bps.Code.INVALID_ARGUMENT, f"^group 'world': call number [0-9]+: {pattern}",
+                         world.push_pull(values(3), scale=bps.Scale(weight)).wait, LIMIT)
 
     def test_drop(self):
         tensor = self.declare()
