@@ -4,7 +4,7 @@
 
     compare_ddp.py [--build build] [--link 500mbit] [--turns 6] ...
 
-All three ways train the same transformer in the same processes, a turn of a few steps each, so that they see the same machine;
+All ways train the same transformer in the same processes, a turn of a few steps each, so that they see the same machine;
 who is first changes each time. It prints steps a second, and their ratio to gloo's: the median of the paired turns with its
 95 % confidence interval. The model is wide and the batch small, so that communication dominates.
 """
@@ -32,6 +32,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", default=HERE.parents[1] / "build", type=lambda text: pathlib.Path(text).resolve())
     parser.add_argument("--link", default="500mbit")
+    parser.add_argument("--python", default="/usr/bin/python3", help="with torch 2.14 or later, the backend and FSDP2 run, too")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2, help="of each way in a turn (2)")
     parser.add_argument("--width", type=int, default=384)
@@ -49,7 +50,7 @@ def worker(lab, scheduler, rank, options):
                 "BPS_LOCAL_RANK": 0, "BPS_LOCAL_SIZE": 1, "MASTER_ADDR": lab.address(1), "GLOO_SOCKET_IFNAME": "eth0",
                 "OMP_NUM_THREADS": 1}
     flags = [f"--{name}={getattr(options, name)}" for name in ("width", "layers", "batch", "context", "turns", "steps")]
-    return Program(lab.on(host, ["env", *(f"{name}={value}" for name, value in settings.items()), "/usr/bin/python3",
+    return Program(lab.on(host, ["env", *(f"{name}={value}" for name, value in settings.items()), options.python,
                                  str(HERE / "worker.py"), *flags]), LIMIT, name=f"rank {rank}")
 
 
@@ -71,12 +72,13 @@ def measure(options):
 def report(options, turns):
     print(f"{WORKERS} workers, {SERVERS} servers, {options.link} links, {turns[0]['parameter_bytes'] / 1e6:.1f} MB of f32 "
           f"parameters, {len(turns)} turns of {options.steps} steps")
-    for kind in ("gloo", "hook", "layers"):
+    for kind in turns[0]["kinds"]:
         seconds = Median.of([turn[kind] for turn in turns])
-        line = f"{kind:7} {1 / seconds.value:.3f} steps/s ({seconds.value:.3f} s a step)"
-        if kind != "gloo":
-            ratio = Median.of([turn["gloo"] / turn[kind] for turn in turns])
-            line += f", {ratio.value:.3f} ({ratio.low:.3f} - {ratio.high:.3f}) of gloo's"
+        line = f"{kind:12} {1 / seconds.value:.3f} steps/s ({seconds.value:.3f} s a step)"
+        peer = "fsdp by gloo" if kind == "fsdp" else "gloo"
+        if peer in turns[0] and kind != peer:
+            ratio = Median.of([turn[peer] / turn[kind] for turn in turns])
+            line += f", {ratio.value:.3f} ({ratio.low:.3f} - {ratio.high:.3f}) of {peer}'s"
         print(line)
 
 
