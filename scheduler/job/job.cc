@@ -164,6 +164,7 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
 Status Job::fail_tensor(Rank rank, TensorId tensor, const Error& error) {
   Status status = tensors_.table().failed_at(rank, tensor, error);
   handoff_.send_tensors();
+  joins_.let_go(tensors_.catalog());
   return status;
 }
 

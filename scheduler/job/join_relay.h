@@ -25,7 +25,7 @@ class JoinRelay {
   // Of ranks that share the group, which is ready.
   void joined(Rank rank, const RankJoined& joined, const TensorCatalog& catalog);
   void made(const CallsMade& made);
-  // It has left or is lost: nobody waits for it any more.
+  // A rank has left or is lost, so nobody waits for it any more; or a group has failed.
   void let_go(const TensorCatalog& catalog);
   // A rank has reported its failure, and all ranks are about to learn of it.
   void note_failing(TensorId group) { groups_[group].is_failing = true; }
@@ -43,7 +43,7 @@ class JoinRelay {
   void end(TensorId id, const Group& group, const TensorCatalog::Tensor& tensor) const;
 
   Run& run_;
-  std::map<TensorId, Group> groups_;  // where one has joined, and not all
+  std::map<TensorId, Group> groups_;  // where one has joined and not all, or whose failure was reported
 };
 
 }  // namespace bps

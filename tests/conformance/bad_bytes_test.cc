@@ -160,8 +160,8 @@ TEST_CASE("who sends bad frames of bps hears why before the end, others hear not
     const Refused refused = refused_in(
         answer({other_version.begin(), other_version.begin() + static_cast<std::ptrdiff_t>(bytes)}));
     CHECK(refused.code == ErrorCode::protocol);
-    CHECK_THAT(refused.message,
-               EndsWith(std::to_string(kProtocolVersion)) && Contains("version " + std::to_string(older)));
+    CHECK_THAT(refused.message, EndsWith("this side speaks version " + std::to_string(kProtocolVersion)) &&
+                                    Contains("version " + std::to_string(older)));
     CHECK_THAT(refused.advice, Contains("same bps version"));
   }
   const std::uint16_t later = kProtocolVersion + 1;

@@ -6,6 +6,7 @@ FOLDER is private, and has a FIFO `alive` that each program holds open for writi
 program that ends takes the daemon down, and Ctrl-C does not reach it. The daemon ends with this process, however that ends.
 Standard library only, and as little of it as will do: it is the first thing that a job waits for.
 """
+import contextlib
 import ctypes
 import os
 import select
@@ -64,20 +65,26 @@ class _Programs:
 
 def main() -> None:
     folder, program = sys.argv[1], sys.argv[2:]
-    daemon = subprocess.Popen(program, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    daemon = None
     try:
+        daemon = subprocess.Popen(program, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
         programs = _Programs(os.path.join(folder, "alive"), daemon)
         patience_s = _FIRST_S
         while programs.come_within(patience_s):
             programs.stay()
             patience_s = _GRACE_S
     finally:
-        daemon.terminate()
-        try:
-            daemon.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        if daemon is not None and daemon.poll() is None:
+            daemon.terminate()
+            try:
+                daemon.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+        for name in ("key", "ports", "alive"):  # the log is for the program that has started it
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 if __name__ == "__main__":

@@ -118,8 +118,12 @@ class BackendTest(WorkerTest):
             command = pathlib.Path(f"/proc/{pid}/cmdline").read_text()
             self.assertNotRegex(command, r"[0-9a-f]{32}", "a key in a process list")
         workers[0].signal(signal.SIGKILL)
+        workers[0].end()
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            self.assertTrue(all(map(is_running, keepers)), "rank 0 has taken a daemon down")
+            self.pause()
         time_of_end = time.monotonic()
-        self.assertTrue(all(map(is_running, keepers)))
         workers[1].signal(signal.SIGKILL)
         while any(map(is_running, keepers)) and time.monotonic() < time_of_end + 40:
             self.pause()

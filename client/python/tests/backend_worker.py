@@ -414,6 +414,12 @@ def mismatch():
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
         check(tensor, torch.full((3,), float(size)), "another group after a mismatch")
+    # What bps sees as bytes only.
+    op = dist.ReduceOp.BAND if rank == 0 else dist.ReduceOp.BOR
+    for call in (lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32), op),
+                 lambda: dist.reduce_scatter_tensor(torch.ones(4, dtype=torch.int16), torch.ones(4 * size, dtype=torch.int16),
+                                                    dist.ReduceOp.SUM if rank == 0 else dist.ReduceOp.MAX)):
+        expect_error(call, "rank 1 calls", 5.0)
     right("mismatch")
 
 
@@ -447,11 +453,16 @@ def deadlines():
     if rank == 0:
         work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
         expect_error(lambda: work.wait(datetime.timedelta(seconds=0.5)), "not done within 0.5 s", 2.0)
+        assert not work.is_completed()
         expect_error(work.wait, "timed out after 2 s", 5.0)
+        expect_error(lambda: work.get_future().wait(), "timed out after 2 s", 5.0)
         expect_error(lambda: dist.all_reduce(torch.ones(3), group=group), "timed out", 1.0)
     late = dist.new_group(timeout=datetime.timedelta(seconds=2))
     if rank == 0:
-        expect_error(lambda: dist.monitored_barrier(late, datetime.timedelta(seconds=1), wait_all_ranks=True), "failed to pass", 5.0)
+        missing = "Ranks " + ", ".join(map(str, range(1, size))) if size > 2 else "Rank 1"
+        expect_error(lambda: dist.monitored_barrier(late, datetime.timedelta(seconds=1), wait_all_ranks=True),
+                     missing + " failed to pass", 5.0)
+        expect_error(lambda: dist.all_reduce(torch.ones(3), group=late), "failed to pass", 1.0)
     dist.all_reduce(torch.ones(3))
     right("deadlines")
 
@@ -462,7 +473,10 @@ def backward_has_a_deadline():
     if rank == 0:
         expect_error(lambda: loss_of(model, batch_of(rank, 0)).backward(), "timed out after 3 s", 20.0)
         print("told", flush=True)
-        os._exit(3)
+        began = time.monotonic()
+        dist.destroy_process_group()
+        assert time.monotonic() - began < 10.0, "destroy_process_group waits for a call that has timed out"
+        sys.exit(3)
     signal.pause()
 
 
@@ -492,7 +506,7 @@ def daemons_of_my_own():
 
 
 def steady():
-    """10,000 steps of a tiny FSDP2 model: memory, threads."""
+    """Many steps of a tiny FSDP2 model: memory, threads."""
     from torch.distributed.fsdp import fully_shard
 
     rank, size = begin()

@@ -1,4 +1,4 @@
-"""The backend "bps" of torch.distributed. See client/python/README.md."""
+"""The backend "bps" of torch.distributed. See client/python/backend.md."""
 from typing import Any
 
 import torch

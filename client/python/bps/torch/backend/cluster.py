@@ -5,6 +5,7 @@ through the store that torch has: where the scheduler is, the key of the cluster
 store. A daemon ends 10 s after the last rank of its host has gone.
 """
 import errno
+import ipaddress
 import json
 import logging
 import os
@@ -16,18 +17,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
-import time
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch.distributed as dist
 
 from ... import _library
 from ...client import Client
 from ...errors import Code, Error
+from .meeting import Meeting
 
-_PAUSE_S = 0.01
-_pause = threading.Event()
 _KEEPER = pathlib.Path(__file__).resolve().parents[2] / "_keeper.py"
 _log = logging.getLogger("bps")
 
@@ -38,16 +36,16 @@ class Cluster:
     def __init__(self) -> None:
         self._held: List[int] = []
 
-    def hold(self, fifo: str, meeting: "_Meeting") -> None:
-        meeting.until(lambda: self._opens(fifo), "the process that keeps a daemon does not start")
+    def hold(self, folder: str, meeting: Meeting) -> None:
+        meeting.until(lambda: self._opens(folder), "the process that keeps a daemon does not start")
 
-    def _opens(self, fifo: str) -> bool:
+    def _opens(self, folder: str) -> bool:
         try:
-            descriptor = os.open(fifo, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(os.path.join(folder, "alive"), os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # it has not come to that yet
-                raise Error(Code.OS, f"a daemon of this host has ended: {error}") from error
-            return False
+            if error.errno == errno.ENXIO:  # it has not come to that yet
+                return False
+            raise Error(Code.OS, f"a daemon of this host has ended: {last_log_line(folder)}") from error
         self._held.append(descriptor)
         os.write(descriptor, b".")
         return True
@@ -59,105 +57,87 @@ class Cluster:
 
 
 class _Daemon(NamedTuple):
-    process: "subprocess.Popen[bytes]"
+    keeper: "subprocess.Popen[bytes]"
+    name: str
     folder: str
 
-    @property
-    def fifo(self) -> str:
-        return os.path.join(self.folder, "alive")
-
-    def last_words(self) -> str:
-        log = pathlib.Path(self.folder) / "log"
-        lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-        return lines[-1] if lines else "it has said nothing"
+    def check(self) -> None:
+        """Error.code OS: it has ended."""
+        if self.keeper.poll() is not None:
+            line = last_log_line(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise Error(Code.OS, f"{self.name} has ended: {line}")
 
 
-class _Meeting:
-    """The ranks of one init_process_group in the store."""
-
-    def __init__(self, store: Any, generation: int, rank: int, size: int, timeout_s: float) -> None:
-        self.rank = rank
-        self.size = size
-        self._store = store
-        self._prefix = f"bps/cluster/{generation}/"
-        self._deadline = time.monotonic() + timeout_s
-        self._timeout_s = timeout_s
-
-    def add(self, key: str, number: int = 1) -> int:
-        return int(self._store.add(self._prefix + key, number))
-
-    def set(self, key: str, text: str) -> None:
-        self._store.set(self._prefix + key, text)
-
-    def fail(self, error: Error) -> None:
-        """All others hear of it."""
-        self.set("failed", f"rank {self.rank} on {socket.gethostname()}: {error.message}")
-
-    def get(self, key: str, what: str) -> str:
-        # A blocking wait would stop the other users of this store.
-        self.until(lambda: self._store.check([self._prefix + key]), what)
-        return str(self._store.get(self._prefix + key).decode())
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        while not condition():
-            if self._store.check([self._prefix + "failed"]):
-                raise Error(Code.UNREACHABLE, "no cluster was started: " + self._store.get(self._prefix + "failed").decode())
-            if time.monotonic() > self._deadline:
-                raise Error(Code.DEADLINE, f"no cluster was started within {self._timeout_s:g} s: {what}",
-                            "start the missing ranks, or give a longer timeout to init_process_group")
-            _pause.wait(_PAUSE_S)  # no other way to look at a store without stopping its other users
+# Until they end by themselves, which may be after this process.
+_keepers: "List[subprocess.Popen[bytes]]" = []
 
 
-def join(store: Any, generation: int, rank: int, size: int, job: str, timeout_s: float) -> "tuple[Client, Cluster]":
+def last_log_line(folder: str) -> str:
+    log = pathlib.Path(folder) / "log"
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    return lines[-1] if lines else "its log is empty"
+
+
+def join(meeting: Meeting, job: str) -> Tuple[Client, Cluster]:
     """The client of this rank, in a job of a cluster of its own."""
-    meeting = _Meeting(store, generation, rank, size, timeout_s)
+    cluster = Cluster()
     try:
-        return _join(meeting, store, job, timeout_s)
-    except Error as error:
-        if error.code != Code.UNREACHABLE:  # then another one has told it
+        with tempfile.TemporaryDirectory(prefix="bps-") as folder:
+            return _join(meeting, job, cluster, os.path.join(folder, "key")), cluster
+    except OSError as error:
+        cluster.let_go()
+        failure = Error(Code.OS, f"no cluster can be started: {error}")
+        meeting.fail(failure)
+        raise failure from error
+    except BaseException as error:
+        cluster.let_go()
+        if isinstance(error, Error):
             meeting.fail(error)
         raise
 
 
-def _join(meeting: _Meeting, store: Any, job: str, timeout_s: float) -> "tuple[Client, Cluster]":
-    cluster = Cluster()
+def _join(meeting: Meeting, job: str, cluster: Cluster, key_file: str) -> Client:
     host = _host_identity()
     is_first = meeting.add("host/" + host) == 1
     if is_first:
         meeting.add("hosts")
     meeting.add("ranks")
-    with tempfile.TemporaryDirectory(prefix="bps-") as folder:
-        key_file = os.path.join(folder, "key")
-        if meeting.rank == 0:
-            key = secrets.token_hex(32)
-            _write_private(key_file, key)
-            scheduler = _start("bps-scheduler", key_file, ["--listen", f"{_own_address(store)}:0", "--server-wait", "2s"])
-            cluster.hold(scheduler.fifo, meeting)
-            address = _address_of(scheduler, "bps-scheduler", meeting)
-            meeting.set("at", json.dumps({"scheduler": address, "key": key, "host": host, "fifo": scheduler.fifo}))
-        at = json.loads(meeting.get("at", "rank 0 has started no scheduler"))
-        if meeting.rank != 0:
-            _write_private(key_file, at["key"])
-        if meeting.rank != 0 and at["host"] == host:
-            cluster.hold(at["fifo"], meeting)
-        if is_first:
-            server = _start("bps-server", key_file, ["--scheduler", at["scheduler"], "--listen",
-                                                     f"{_address_towards(at['scheduler'])}:0"])
-            cluster.hold(server.fifo, meeting)
-            _address_of(server, "bps-server", meeting)
-            meeting.set("server/" + host, server.fifo)
-            meeting.add("registered")
-        else:
-            cluster.hold(meeting.get("server/" + host, "the first rank of this host has started no server"), meeting)
-        meeting.until(lambda: meeting.add("ranks", 0) == meeting.size, "some ranks have not come")
-        hosts = meeting.add("hosts", 0)
-        meeting.until(lambda: meeting.add("registered", 0) == hosts, "some hosts have no server")
-        if meeting.rank == 0:
-            _log.info("bps: a cluster of this job's own, with %d server%s; set BPS_SCHEDULER to use another one", hosts,
-                      "" if hosts == 1 else "s")
-        client = Client(rank=meeting.rank, world_size=meeting.size, job=job, scheduler=at["scheduler"], key_file=key_file,
-                        join_timeout_ms=int(timeout_s * 1000))
-    return client, cluster
+    if meeting.rank == 0:
+        key = secrets.token_hex(32)
+        _write_private(key_file, key)
+        scheduler = _start("bps-scheduler", key_file, ["--listen", f"{_own_address(meeting.store)}:0", "--server-wait", "2s"])
+        address = _address_of(scheduler, cluster, meeting)
+        meeting.set("at", json.dumps({"scheduler": address, "key": key, "host": host, "folder": scheduler.folder}))
+    at = json.loads(meeting.get("at", "rank 0 has started no scheduler"))
+    if meeting.rank != 0:
+        _write_private(key_file, at["key"])
+        _check_reach(at["scheduler"], host == at["host"])
+        if host == at["host"]:
+            cluster.hold(at["folder"], meeting)
+    if is_first:
+        server = _start("bps-server", key_file, ["--scheduler", at["scheduler"], "--listen",
+                                                 f"{_address_towards(at['scheduler'])}:0"])
+        _address_of(server, cluster, meeting)
+        meeting.set("server/" + host, server.folder)
+        meeting.add("registered")
+    else:
+        cluster.hold(meeting.get("server/" + host, "the first rank of this host has started no server"), meeting)
+    meeting.until(lambda: meeting.add("ranks", 0) == meeting.size, "some ranks have not come")
+    hosts = meeting.add("hosts", 0)
+    meeting.until(lambda: meeting.add("registered", 0) == hosts, "some hosts have no server")
+    if meeting.rank == 0:
+        _log.info("bps: a cluster of this job's own, with %d server%s; set BPS_SCHEDULER to use another one", hosts,
+                  "" if hosts == 1 else "s")
+    return Client(rank=meeting.rank, world_size=meeting.size, job=job, scheduler=at["scheduler"], key_file=key_file,
+                  join_timeout_ms=int(meeting.timeout_s * 1000))
+
+
+def _check_reach(scheduler: str, is_same_host: bool) -> None:
+    host = scheduler.rpartition(":")[0].strip("[]")
+    if not is_same_host and ipaddress.ip_address(host).is_loopback:
+        raise Error(Code.CONFIGURATION, f"rank 0 is on another host, and its address for others is {host}",
+                    "set MASTER_ADDR to an address of rank 0's host that other hosts reach, or BPS_SCHEDULER to a cluster")
 
 
 def _write_private(path: str, text: str) -> None:
@@ -184,33 +164,37 @@ def program(name: str) -> str:
 def _start(name: str, key_file: str, arguments: List[str]) -> _Daemon:
     file = program(name)
     folder = tempfile.mkdtemp(prefix="bps-")
-    os.mkfifo(os.path.join(folder, "alive"), 0o600)
-    shutil.copy(key_file, os.path.join(folder, "key"))
-    os.chmod(os.path.join(folder, "key"), 0o600)
-    command = [sys.executable, "-I", str(_KEEPER), folder, file, *arguments, "--key-file", os.path.join(folder, "key"),
-               "--ports-file", os.path.join(folder, "ports"), "--log-level", "warn"]
-    # What is meant for the ranks is not for daemons.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BPS_")}
     try:
+        os.mkfifo(os.path.join(folder, "alive"), 0o600)
+        shutil.copy(key_file, os.path.join(folder, "key"))  # with its mode
+        command = [sys.executable, "-I", str(_KEEPER), folder, file, *arguments, "--key-file", os.path.join(folder, "key"),
+                   "--ports-file", os.path.join(folder, "ports"), "--log-level", "warn"]
+        # What is meant for the ranks is not for daemons.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("BPS_")}
         with open(os.path.join(folder, "log"), "wb") as log:  # who reads our output does not wait for the daemon's end
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                       env=environment)
-    except OSError as error:
+            keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                      env=environment)
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        raise Error(Code.OS, f"cannot start {name}: {error}") from error
-    return _Daemon(process, folder)
+        raise
+    _keepers[:] = [one for one in _keepers if one.poll() is None] + [keeper]
+    return _Daemon(keeper, name, folder)
 
 
-def _address_of(daemon: _Daemon, name: str, meeting: _Meeting) -> str:
-    """When it has it."""
+def _address_of(daemon: _Daemon, cluster: Cluster, meeting: Meeting) -> str:
+    """When it has one."""
     ports = pathlib.Path(daemon.folder) / "ports"
 
     def is_there() -> bool:
-        if daemon.process.poll() is not None:
-            raise Error(Code.OS, f"{name} has ended: {daemon.last_words()}")
+        daemon.check()
         return ports.is_file()
 
-    meeting.until(is_there, f"{name} does not say where it listens")
+    def is_held() -> bool:
+        daemon.check()
+        return cluster._opens(daemon.folder)
+
+    meeting.until(is_held, f"the process that keeps {daemon.name} does not start")
+    meeting.until(is_there, f"{daemon.name} does not listen")
     return ports.read_text().split()[1]
 
 

@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 
 from ..._abi import Op
-from ...client import Client
 from ...errors import Code, Error
 from ...group import Group
 from ...handle import Handle
 from ..tensors import memory_of_tensor
 from . import buffers
 from .buffers import Finish, bytes_of, parts_of
-from .call import Call, told
-from .reductions import Reduction, reduction_of, viewed
+from .call import Call, torch_errors
+from .job import Job
+from .reductions import Reduction, Signature, reduction_of, viewed
 
 Tensors = Sequence[torch.Tensor]
 
@@ -28,22 +28,21 @@ _GO_ON = (1 << 63) + 2
 
 
 class Members:
-    """Ranks are those of the process group. end_job: of the group that has joined the job; is it given up?"""
+    """Ranks are those of the process group. owns_job: it has joined the job, and ends it."""
 
-    def __init__(self, client: Client, group: Group, ranks: Sequence[int], timeout_s: float,
-                 end_job: Optional[Callable[[bool], None]] = None) -> None:
-        self.client = client
+    def __init__(self, job: Job, group: Group, ranks: Sequence[int], timeout_s: float, owns_job: bool) -> None:
         self.group = group
         self.ranks = list(ranks)  # of the job
-        self.rank = self.ranks.index(client.rank)
+        self.rank = self.ranks.index(job.client.rank)
         self.size = len(self.ranks)
         self.name = group.name
         self.timeout_s = timeout_s
         self.failure: Optional[BaseException] = None
         self.calls = 0
+        self.has_ended = False
+        self._job = job
+        self._owns_job = owns_job
         self._pid = os.getpid()
-        self._end_job = end_job
-        self._has_ended = False
 
     # -- reductions --
 
@@ -52,10 +51,10 @@ class Members:
         handles: List[Handle] = []
         finishes: List[Optional[Finish]] = []
         reductions = self._reductions(tensors, op, "tensor", written=True)
-        with _Told(call):
+        with torch_errors(call.what):
             for tensor, reduction in zip(tensors, reductions):
                 if reduction.fold is not None:
-                    handles.append(self._gathered(tensor, lambda parts, r=reduction, t=tensor: _put(t, r.folded(parts)), finishes))
+                    handles.append(self._gathered(f"all_reduce of {reduction.text}", tensor, tensor, reduction, finishes))
                     continue
                 place, finish = buffers.target(tensor, is_source=True)
                 handles.append(self.group.push_pull(memory_of_tensor(viewed(place)), op=reduction.op, scale=reduction.scale))
@@ -67,10 +66,11 @@ class Members:
         is_root = self.rank == root
         reduction, = self._reductions([tensor], op, "tensor", written=is_root)
         finishes: List[Optional[Finish]] = []
-        with _Told(call):
+        with torch_errors(call.what):
             if reduction.fold is not None:
-                put = (lambda parts: _put(tensor, reduction.folded(parts))) if is_root else (lambda parts: None)
-                return call.start([self._gathered(tensor, put, finishes)], [tensor], finishes)
+                what = f"reduce to rank {root} of {reduction.text}"
+                handle = self._gathered(what, tensor, tensor if is_root else None, reduction, finishes)
+                return call.start([handle], [tensor], finishes)
             place, finish = buffers.target(tensor, is_source=True) if is_root else (buffers.source(tensor), None)
             handle = self.group.reduce(memory_of_tensor(viewed(place)), root=self.ranks[root], op=reduction.op,
                                        scale=reduction.scale)
@@ -97,13 +97,15 @@ class Members:
 
     def _scattered(self, call: Call, out: torch.Tensor, whole: torch.Tensor, counts: List[int], reduction: Reduction) -> Call:
         finishes: List[Optional[Finish]] = []
-        with _Told(call):
+        with torch_errors(call.what):
             if reduction.fold is not None:
-                parts = torch.empty((self.size,) + tuple(out.shape), dtype=out.dtype)
-                size = whole.element_size()
-                handle = self.group.all_to_all(bytes_of(whole), bytes_of(parts), [count * size for count in counts],
-                                               [buffers.byte_count(out)] * self.size)
-                finishes.append(lambda: _put(out, reduction.folded(list(parts))))
+                signature = Signature(f"reduce_scatter of {reduction.text}")
+                signed = [part for one in whole.split(counts) for part in (signature.bytes, buffers.as_bytes(one))]
+                parts = signature.places(self.size, buffers.byte_count(out))
+                handle = self.group.all_to_all(bytes_of(torch.cat(signed)), bytes_of(parts),
+                                               [signature.length + count * whole.element_size() for count in counts],
+                                               [parts.shape[1]] * self.size)
+                finishes.append(lambda: _put(out, reduction.folded(signature.checked(parts, out))))
                 return call.start([handle], [out], finishes)
             place, finish = buffers.target(out, is_source=False)
             seen = viewed(whole)
@@ -118,7 +120,7 @@ class Members:
         call = self._call("broadcast", timeout_s)
         is_root = self.rank == root
         buffers.check(tensor, "tensor", written=not is_root)
-        with _Told(call):
+        with torch_errors(call.what):
             place, finish = (buffers.source(tensor), None) if is_root else buffers.target(tensor, is_source=False)
             handle = self.group.broadcast(bytes_of(place), root=self.ranks[root])
         return call.start([handle], [tensor], [finish])
@@ -131,7 +133,7 @@ class Members:
             buffers.check(out, "tensor_list", written=True)
         buffers.check(source, "tensor", written=False)
         self._same(source, outs[self.rank], "tensor", "tensor_list")
-        with _Told(call):
+        with torch_errors(call.what):
             whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
             handle = self.group.all_gather(bytes_of(buffers.source(source)), bytes_of(whole), parts_of(outs))
         return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
@@ -142,7 +144,7 @@ class Members:
         buffers.check(source, "input", written=False)
         self._same_type(source, out, "input", "output")
         self._times(out, source, "output", "input")
-        with _Told(call):
+        with torch_errors(call.what):
             place, finish = buffers.target(out, is_source=False)
             handle = self.group.all_gather(bytes_of(buffers.source(source)), bytes_of(place))
         return call.start([handle], [out], [finish])
@@ -152,13 +154,13 @@ class Members:
         call = self._call("gather", timeout_s)
         buffers.check(source, "tensor", written=False)
         if self.rank != root:
-            with _Told(call):
+            with torch_errors(call.what):
                 return call.start([self.group.gather(bytes_of(buffers.source(source)), None, self.ranks[root])], [])
         self._check_count(outs, "gather_list")
         for out in outs:
             buffers.check(out, "gather_list", written=True)
         self._same(source, outs[self.rank], "tensor", "gather_list")
-        with _Told(call):
+        with torch_errors(call.what):
             whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
             handle = self.group.gather(bytes_of(buffers.source(source)), bytes_of(whole), self.ranks[root], parts_of(outs))
         return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
@@ -172,7 +174,7 @@ class Members:
             for source in sources:
                 buffers.check(source, "scatter_list", written=False)
             self._same(sources[self.rank], out, "scatter_list", "tensor")
-        with _Told(call):
+        with torch_errors(call.what):
             place, finish = buffers.target(out, is_source=False)
             if self.rank == root:
                 handle = self.group.scatter(bytes_of(buffers.flat(sources)), bytes_of(place), self.ranks[root], parts_of(sources))
@@ -189,7 +191,7 @@ class Members:
             buffers.check(out, "output_tensor_list", written=True)
         for source in sources:
             buffers.check(source, "input_tensor_list", written=False)
-        with _Told(call):
+        with torch_errors(call.what):
             whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
             handle = self.group.all_to_all(bytes_of(buffers.flat(sources)), bytes_of(whole), parts_of(sources), parts_of(outs))
         return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
@@ -202,7 +204,7 @@ class Members:
         buffers.check(source, "input", written=False)
         self._same_type(source, out, "input", "output")
         takes, gives = self._split(out, out_splits, "output"), self._split(source, source_splits, "input")
-        with _Told(call):
+        with torch_errors(call.what):
             place, finish = buffers.target(out, is_source=False)
             handle = self.group.all_to_all(bytes_of(buffers.source(source)), bytes_of(place), gives, takes)
         return call.start([handle], [out], [finish])
@@ -212,14 +214,14 @@ class Members:
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> Call:
         call = self._call(f"send to rank {destination}")
         buffers.check(tensor, "tensor", written=False)
-        with _Told(call):
+        with torch_errors(call.what):
             handle = self.group.send(bytes_of(buffers.source(tensor)), self.ranks[destination], tag)
         return call.start([handle], [tensor])
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Call:
         call = self._call(f"receive from rank {source}")
         buffers.check(tensor, "tensor", written=True)
-        with _Told(call):
+        with torch_errors(call.what):
             place, finish = buffers.target(tensor, is_source=False)
             handle = self.group.receive(bytes_of(place), self.ranks[source], tag)
         return call.start([handle], [tensor], [finish])
@@ -228,14 +230,14 @@ class Members:
 
     def barrier(self, timeout_s: Optional[float] = None) -> Call:
         call = self._call("barrier", timeout_s)
-        with _Told(call):
+        with torch_errors(call.what):
             return call.start([self.group.push_pull(bytes_of(torch.empty(0)), op=Op.MAX)], [])
 
     def monitored_barrier(self, timeout_s: Optional[float], names_all: bool) -> None:
         """Rank 0 says which ranks have not come."""
         call = self._call("monitored_barrier", timeout_s)
         nothing = torch.empty(0)
-        with _Told(call):
+        with torch_errors(call.what):
             if self.rank != 0:
                 arrived = self.group.send(bytes_of(nothing), self.ranks[0], _ARRIVED)
                 return call.start([arrived, self.group.receive(bytes_of(nothing), self.ranks[0], _GO_ON)], []).wait()
@@ -252,8 +254,10 @@ class Members:
                         break
             if missing:
                 ranks = ("Ranks " if len(missing) > 1 else "Rank ") + ", ".join(map(str, missing))
-                raise dist.DistBackendError(f"{call.what}: {ranks} failed to pass monitoredBarrier in "
-                                            f"{call.timeout_s * 1000:.0f} ms")
+                # A late message of theirs would meet the next one.
+                self._fail(dist.DistBackendError(f"{call.what}: {ranks} failed to pass monitoredBarrier in "
+                                                 f"{call.timeout_s * 1000:.0f} ms"))
+                raise self.failure
             sends = [self.group.send(bytes_of(nothing), self.ranks[rank], _GO_ON) for rank in range(1, self.size)]
         call.start(sends, []).wait()
 
@@ -273,13 +277,14 @@ class Members:
         self._end(True)
 
     def _end(self, by_abandoning: bool) -> None:
-        if os.getpid() != self._pid or self._has_ended:
+        if os.getpid() != self._pid or self.has_ended:
             return
-        self._has_ended = True
+        self.has_ended = True
         self.failure = RuntimeError(f"process group {self.name} has been destroyed")
-        if self._end_job is not None:
-            self._end_job(by_abandoning)
-        else:
+        if self._owns_job:
+            with torch_errors(f"bps: destroy_process_group of {self.name}"):
+                self._job.end(by_abandoning)
+        elif self._job.is_here:
             with contextlib.suppress(Error):  # the job is over already
                 self.group.drop()
 
@@ -296,15 +301,24 @@ class Members:
 
     def _fail(self, error: BaseException) -> None:
         """A call has timed out: its peers may have it still, so later calls could meet other ones."""
+        self._job.has_timed_out = True
         if self.failure is None:
             self.failure = error
 
-    def _gathered(self, tensor: torch.Tensor, put: Callable[[List[torch.Tensor]], None],
+    def _gathered(self, what: str, source: torch.Tensor, out: Optional[torch.Tensor], reduction: Reduction,
                   finishes: List[Optional[Finish]]) -> Handle:
-        source = buffers.source(tensor)
-        parts = torch.empty((self.size,) + tuple(source.shape), dtype=source.dtype)
-        finishes.append(lambda: put(list(parts)))
-        return self.group.all_gather(bytes_of(source), bytes_of(parts))
+        """What bps cannot reduce on the way; it sees bytes only, so `what` goes with them."""
+        signature = Signature(what)
+        parts = signature.places(self.size, buffers.byte_count(source))
+
+        def finish() -> None:
+            folded = reduction.folded(signature.checked(parts, source))
+            if out is not None:
+                _put(out, folded)
+
+        finishes.append(finish)
+        signed = torch.cat([signature.bytes, buffers.as_bytes(buffers.source(source))])
+        return self.group.all_gather(bytes_of(signed), bytes_of(parts))
 
     def _reductions(self, tensors: Tensors, op: Any, what: str, written: bool) -> List[Reduction]:
         for tensor in tensors:
@@ -343,20 +357,6 @@ class Members:
                              f"its {rows} rows")
         row = buffers.byte_count(tensor) // rows if rows else 0
         return [split * row for split in splits]
-
-
-class _Told:
-    """Errors of bps as those of torch."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, exception: Any, trace: Any) -> None:
-        if isinstance(exception, Error):
-            raise told(exception, self._call.what) from exception
 
 
 def _put(tensor: torch.Tensor, result: torch.Tensor) -> None:

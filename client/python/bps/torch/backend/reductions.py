@@ -7,6 +7,7 @@ rank order, at the price of as many bytes as there are ranks.
 from typing import Any, Callable, List, NamedTuple, Optional
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from ..._abi import Op
@@ -31,6 +32,7 @@ class Reduction(NamedTuple):
     op: Op = Op.SUM
     scale: Optional[Scale] = None
     fold: Optional[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = None
+    text: str = ""  # of a fold: what it does
 
     def folded(self, parts: List[torch.Tensor]) -> torch.Tensor:
         assert self.fold is not None
@@ -67,7 +69,7 @@ def reduction_of(reduce_op: Any, dtype: torch.dtype) -> Reduction:
     if dtype in _GATHERED:
         for theirs, fold in _FOLDS:
             if reduce_op == theirs:
-                return Reduction(fold=fold)
+                return Reduction(fold=fold, text=f"{dtype} by {_name_of(reduce_op)}")
     advice = "; sum, and divide" if reduce_op == ReduceOp.AVG else ""
     raise TypeError(f"bps does not reduce {dtype} by {_name_of(reduce_op)}{advice}")
 
@@ -80,3 +82,24 @@ def _factor_of(reduce_op: Any) -> float:
 def _name_of(reduce_op: Any) -> str:
     names = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
     return next((name for name in names if reduce_op == getattr(ReduceOp, name)), "this operation")
+
+
+class Signature:
+    """What a call is, in front of bytes that mean nothing to bps: all ranks find out if one has made another call."""
+
+    length = 64
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.bytes = torch.frombuffer(bytearray(text.encode()[:self.length].ljust(self.length)), dtype=torch.uint8)
+
+    def places(self, ranks: int, byte_count: int) -> torch.Tensor:
+        return torch.empty((ranks, self.length + byte_count), dtype=torch.uint8)
+
+    def checked(self, places: torch.Tensor, like: torch.Tensor) -> List[torch.Tensor]:
+        """The parts of all ranks. DistBackendError: they are not those of one call."""
+        texts = [bytes(place[:self.length].tolist()).decode(errors="replace").strip() for place in places]
+        for rank, text in enumerate(texts):
+            if text != texts[0]:
+                raise dist.DistBackendError(f"bps: rank 0 of the group calls {texts[0]}, rank {rank} calls {text}")
+        return [place[self.length:].clone().view(like.dtype).view(like.shape) for place in places]

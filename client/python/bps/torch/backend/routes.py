@@ -9,8 +9,9 @@ from typing import Any, List, Optional, Sequence
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from .call import Call, Work, issued_by_python
+from .call import Call
 from .members import Members
+from .work import Work, callbacks_may_call
 
 Tensors = Sequence[torch.Tensor]
 
@@ -32,60 +33,60 @@ class Calls:
 
     # -- reductions --
 
-    def allreduce(self, tensors: Tensors, options: Any = None) -> Work:
-        return self._work(self.members.all_reduce(_list(tensors), _op_of(options), _timeout_of(options)))
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._work(self.members.all_reduce(_list(tensors), _op_of(opts), _timeout_of(opts)))
 
-    def allreduce_coalesced(self, tensors: Tensors, options: Any = None) -> Work:
-        return self.allreduce(tensors, options)
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self.allreduce(tensors, opts)
 
-    def reduce(self, tensors: Tensors, options: Any = None) -> Work:
-        return self._work(self.members.reduce(_one(tensors), options.rootRank, _op_of(options), _timeout_of(options)))
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._work(self.members.reduce(_one(tensors), opts.rootRank, _op_of(opts), _timeout_of(opts)))
 
-    def reduce_scatter(self, outs: Tensors, sources: Sequence[Tensors], options: Any = None) -> Work:
-        return self._work(self.members.reduce_scatter(_one(outs), _one(sources), _op_of(options), _timeout_of(options)))
+    def reduce_scatter(self, outs: Tensors, sources: Sequence[Tensors], opts: Any = None) -> Work:
+        return self._work(self.members.reduce_scatter(_one(outs), _one(sources), _op_of(opts), _timeout_of(opts)))
 
-    def reduce_scatter_single(self, out: torch.Tensor, source: torch.Tensor, options: Any = None) -> Work:
-        return self._work(self.members.reduce_scatter_single(out, source, _op_of(options), _timeout_of(options)))
+    def reduce_scatter_single(self, out: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
+        return self._work(self.members.reduce_scatter_single(out, source, _op_of(opts), _timeout_of(opts)))
 
-    def reduce_scatter_single_coalesced(self, outs: Tensors, sources: Tensors, options: Any = None) -> Work:
+    def reduce_scatter_single_coalesced(self, outs: Tensors, sources: Tensors, opts: Any = None) -> Work:
         return self._joined("reduce_scatter_tensor_coalesced", [
-            self.members.reduce_scatter_single(out, source, _op_of(options), _timeout_of(options))
+            self.members.reduce_scatter_single(out, source, _op_of(opts), _timeout_of(opts))
             for out, source in zip(outs, sources)])
 
     # -- copies --
 
-    def broadcast(self, tensors: Tensors, options: Any = None) -> Work:
-        return self._work(self.members.broadcast(_one(tensors), options.rootRank, _timeout_of(options)))
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._work(self.members.broadcast(_one(tensors), opts.rootRank, _timeout_of(opts)))
 
-    def allgather(self, outs: Sequence[Tensors], sources: Tensors, options: Any = None) -> Work:
-        return self._work(self.members.all_gather(_one(outs), _one(sources), _timeout_of(options)))
+    def allgather(self, outs: Sequence[Tensors], sources: Tensors, opts: Any = None) -> Work:
+        return self._work(self.members.all_gather(_one(outs), _one(sources), _timeout_of(opts)))
 
-    def allgather_coalesced(self, outs: Sequence[Tensors], sources: Tensors, options: Any = None) -> Work:
+    def allgather_coalesced(self, outs: Sequence[Tensors], sources: Tensors, opts: Any = None) -> Work:
         return self._joined("all_gather_coalesced", [
-            self.members.all_gather([out[number] for out in outs], source, _timeout_of(options))
+            self.members.all_gather([out[number] for out in outs], source, _timeout_of(opts))
             for number, source in enumerate(sources)])
 
-    def all_gather_single(self, out: torch.Tensor, source: torch.Tensor, options: Any = None) -> Work:
-        return self._work(self.members.all_gather_single(out, source, _timeout_of(options)))
+    def all_gather_single(self, out: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
+        return self._work(self.members.all_gather_single(out, source, _timeout_of(opts)))
 
-    def all_gather_single_coalesced(self, outs: Tensors, sources: Tensors, options: Any = None) -> Work:
+    def all_gather_single_coalesced(self, outs: Tensors, sources: Tensors, opts: Any = None) -> Work:
         return self._joined("all_gather_into_tensor_coalesced", [
-            self.members.all_gather_single(out, source, _timeout_of(options)) for out, source in zip(outs, sources)])
+            self.members.all_gather_single(out, source, _timeout_of(opts)) for out, source in zip(outs, sources)])
 
-    def gather(self, outs: Sequence[Tensors], sources: Tensors, options: Any = None) -> Work:
+    def gather(self, outs: Sequence[Tensors], sources: Tensors, opts: Any = None) -> Work:
         lists = _one(outs) if outs else []
-        return self._work(self.members.gather(lists, _one(sources), options.rootRank, _timeout_of(options)))
+        return self._work(self.members.gather(lists, _one(sources), opts.rootRank, _timeout_of(opts)))
 
-    def scatter(self, outs: Tensors, sources: Sequence[Tensors], options: Any = None) -> Work:
+    def scatter(self, outs: Tensors, sources: Sequence[Tensors], opts: Any = None) -> Work:
         lists = _one(sources) if sources else []
-        return self._work(self.members.scatter(_one(outs), lists, options.rootRank, _timeout_of(options)))
+        return self._work(self.members.scatter(_one(outs), lists, opts.rootRank, _timeout_of(opts)))
 
-    def alltoall(self, outs: Tensors, sources: Tensors, options: Any = None) -> Work:
-        return self._work(self.members.all_to_all(outs, sources, _timeout_of(options)))
+    def alltoall(self, outs: Tensors, sources: Tensors, opts: Any = None) -> Work:
+        return self._work(self.members.all_to_all(outs, sources, _timeout_of(opts)))
 
     def all_to_all_single(self, out: torch.Tensor, source: torch.Tensor, out_splits: Sequence[int],
-                          source_splits: Sequence[int], options: Any = None) -> Work:
-        return self._work(self.members.all_to_all_single(out, source, out_splits, source_splits, _timeout_of(options)))
+                          source_splits: Sequence[int], opts: Any = None) -> Work:
+        return self._work(self.members.all_to_all_single(out, source, out_splits, source_splits, _timeout_of(opts)))
 
     # -- messages --
 
@@ -100,11 +101,11 @@ class Calls:
 
     # -- order --
 
-    def barrier(self, options: Any = None) -> Work:
-        return self._work(self.members.barrier(_timeout_of(options)))
+    def barrier(self, opts: Any = None) -> Work:
+        return self._work(self.members.barrier(_timeout_of(opts)))
 
-    def monitored_barrier(self, options: Any = None, wait_all_ranks: bool = False) -> None:
-        self.members.monitored_barrier(_timeout_of(options), wait_all_ranks)
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        self.members.monitored_barrier(_timeout_of(opts), wait_all_ranks)
 
     # -- several as one --
 
@@ -118,7 +119,7 @@ class Calls:
     def _work(self, call: Call) -> Work:
         if self._coalesced is not None:
             self._coalesced.append(call)
-        return Work(call, issued_by_python())
+        return Work(call, callbacks_may_call())
 
     def _joined(self, what: str, calls: List[Call]) -> Work:
         return self._work(self.members.joined(what, calls))
@@ -216,6 +217,12 @@ def process_group_class() -> Any:
 
         def _get_backend(self, device: Any) -> "BpsProcessGroup":
             return self
+
+        def _start_coalescing(self, device: Any) -> None:
+            self.start_coalescing()
+
+        def _end_coalescing(self, device: Any) -> Work:
+            return self.end_coalescing()
 
         _allgather_base = Calls.all_gather_single
         _reduce_scatter_base = Calls.reduce_scatter_single

@@ -1,0 +1,62 @@
+"""Ranks that meet in the store of torch, to find their job."""
+import socket
+import threading
+import time
+from typing import Any, Callable
+
+from ...errors import Code, Error
+
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.2
+
+
+class Meeting:
+    """Of one init_process_group. The store may still have the keys of the time before destroy and init, so each rank counts its
+    own, and all keys have that number.
+
+    A blocking wait would stop the other users of a store, so it is looked at again and again. Whoever fails leaves a note.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
+        self.rank = rank
+        self.size = size
+        self.timeout_s = timeout_s
+        self.store = store
+        self._generation = int(store.add(f"bps/generation/{rank}", 1))
+        self._deadline = time.monotonic() + timeout_s
+
+    def add(self, key: str, number: int = 1) -> int:
+        return int(self.store.add(self._key(key), number))
+
+    def set(self, key: str, text: str) -> None:
+        self.store.set(self._key(key), text)
+
+    def get(self, key: str, problem: str) -> str:
+        self.until(lambda: self.store.check([self._key(key)]), problem)
+        return str(self.store.get(self._key(key)).decode())
+
+    def until(self, condition: Callable[[], bool], problem: str) -> None:
+        """Error.code DEADLINE: that is the problem. UNREACHABLE: another rank has failed."""
+        pause = threading.Event()
+        pause_s = _FIRST_PAUSE_S
+        while not condition():
+            if self.store.check([self._key("failed")]):
+                raise Error(Code.UNREACHABLE, self.store.get(self._key("failed")).decode())
+            if time.monotonic() > self._deadline:
+                raise Error(Code.DEADLINE, f"{problem}, within {self.timeout_s:g} s; {self._calls()}",
+                            "start the missing ranks, or give init_process_group a longer timeout")
+            pause.wait(pause_s)
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    def fail(self, error: Error) -> None:
+        """For the other ranks."""
+        if error.code != Code.UNREACHABLE:  # then another one has done so
+            self.set("failed", f"rank {self.rank} on {socket.gethostname()}: {error.message}")
+
+    def _calls(self) -> str:
+        of_rank_0 = int(self.store.add("bps/generation/0", 0))
+        return (f"rank {self.rank} has called init_process_group {self._generation} times with this store, rank 0 {of_rank_0} "
+                "times")
+
+    def _key(self, key: str) -> str:
+        return f"bps/{self._generation}/{key}"
