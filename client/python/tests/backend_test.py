@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -79,6 +80,17 @@ class BackendTest(WorkerTest):
 
     def test_fsdp(self):
         self.assert_right(self.ranks(4, "fsdp"), "fsdp")
+
+    def test_other_trainers(self):
+        self.assert_right(self.ranks(2, "other_trainers"), "other_trainers")
+
+    def test_checkpoints(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_right(self.ranks(2, "checkpoints", CHECKPOINT=folder), "checkpoints")
+
+    def test_in_detail(self):
+        """torch checks each call, and drops our half of the group meanwhile."""
+        self.assert_right(self.ranks(2, "ddp", TORCH_DISTRIBUTED_DEBUG="DETAIL"), "ddp")
 
     def test_a_call_that_differs(self):
         self.assert_right(self.ranks(3, "mismatch"), "mismatch")

@@ -384,6 +384,68 @@ def fsdp():
     right("fsdp")
 
 
+def other_trainers():
+    """What else of torch trains over a process group."""
+    from torch.distributed.algorithms.join import Join
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    rank, size = begin()
+    alone = trained_alone(size, 4)
+
+    def steps(model, optimizer, count=4):
+        for step in range(count):
+            optimizer.zero_grad()
+            loss_of(model, batch_of(rank, step)).backward()
+            optimizer.step()
+
+    model = DistributedDataParallel(model_of())
+    steps(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9))
+    assert_close([p.detach() for p in model.parameters()], alone, "ZeroRedundancyOptimizer")
+    model = FullyShardedDataParallel(model_of(), device_id=torch.device("cpu"))
+    steps(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    with FullyShardedDataParallel.summon_full_params(model):
+        assert_close([p.detach() for p in model.parameters()], [torch.cat([p.reshape(-1) for p in alone])]
+                     if len(list(model.parameters())) == 1 else alone, "FSDP1")
+    model = DistributedDataParallel(model_of())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with Join([model]):
+        steps(model, optimizer, 2 + rank)  # unequally many
+    digests = [None] * size
+    dist.all_gather_object(digests, digest_of(model))
+    assert len(set(digests)) == 1, "Join: parameters differ between ranks"
+    mesh = init_device_mesh("cpu", (size,))
+    whole = torch.arange(float(size * 2 * 3)).view(size * 2, 3)
+    sharded = distribute_tensor(whole, mesh, [Shard(0)])
+    check(sharded.redistribute(mesh, [Replicate()]).to_local(), whole, "redistribute")
+    check(sharded.redistribute(mesh, [Shard(1)]).full_tensor(), whole, "redistribute to columns")
+    right("other_trainers")
+
+
+def checkpoints():
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.fsdp import fully_shard
+
+    rank, size = begin()
+    folder = os.environ["CHECKPOINT"]
+    model = model_of()
+    fully_shard(model)
+    expected = [p.full_tensor().clone() for p in model.parameters()]
+    checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder + "/now")
+    checkpoint.async_save({"model": model.state_dict()}, checkpoint_id=folder + "/later").result()
+    for which in ("now", "later"):
+        other = model_of(seed=5)
+        fully_shard(other)
+        state = {"model": other.state_dict()}
+        checkpoint.load(state, checkpoint_id=f"{folder}/{which}")
+        other.load_state_dict(state["model"])
+        for a, b in zip((p.full_tensor() for p in other.parameters()), expected):
+            check(a, b, "a checkpoint")
+    right("checkpoints")
+
+
 # ---- what goes wrong ----
 
 
