@@ -154,6 +154,17 @@ class Bench(GuestTest):
                                "--workers", 2, "--servers", 1, "--iters", 2, "--warmup", 1, "--json", "-")
         self.assertEqual([json.loads(line)["transport"] for line in told.splitlines() if '"pushpull"' in line], [self.transport])
 
+    def test_messages(self):
+        """Every byte of them is checked."""
+        self.needs_transport()
+        for kind in ("send", "all_to_all"):
+            with self.subTest(kind):
+                told = self.run_to_end(self.bin / "bps-bench", "exchange", "--unnamed", "--kind", kind, "--transport", self.transport,
+                                       "--address", self.lab.address(1), "--bytes", "1MB", "--workers", 2, "--servers", 1, "--iters", 2,
+                                       "--warmup", 1, "--json", "-")
+                rows = [json.loads(line) for line in told.splitlines() if f'"unnamed {kind}"' in line and '"bench":' in line]
+                self.assertEqual([(row["transport"], row["verified"]) for row in rows], [(self.transport, True)])
+
 
 class TrafficClass(GuestTest):
     """What is on the cable of a server, while a worker elsewhere uses it."""

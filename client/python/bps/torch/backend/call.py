@@ -48,7 +48,7 @@ class Call:
 
     def __init__(self, what: str, timeout_s: float, on_timeout: Callable[[BaseException], None]) -> None:
         self.what = what
-        self.results: List[torch.Tensor] = []
+        self.results: List[Any] = []  # tensors, or a list of them
         self.error: Optional[BaseException] = None
         self.is_over = False
         self.timeout_s = timeout_s
@@ -136,7 +136,7 @@ class Call:
         """One that ends by itself."""
         base: Any = torch.futures.Future()
 
-        def result(_: Any) -> List[torch.Tensor]:
+        def result(_: Any) -> List[Any]:
             # A future that set_exception() ends counts as a success in places; one whose `then` raises does not.
             if self.error is not None:
                 raise self.error

@@ -59,7 +59,9 @@ class Calls:
         return self._work(self.members.broadcast(_one(tensors), opts.rootRank, _timeout_of(opts)))
 
     def allgather(self, outs: Sequence[Tensors], sources: Tensors, opts: Any = None) -> Work:
-        return self._work(self.members.all_gather(_one(outs), _one(sources), _timeout_of(opts)))
+        call = self.members.all_gather(_one(outs), _one(sources), _timeout_of(opts))
+        call.results = [call.results]  # hooks before torch 2.15 take the list out of it
+        return self._work(call)
 
     def allgather_coalesced(self, outs: Sequence[Tensors], sources: Tensors, opts: Any = None) -> Work:
         return self._joined("all_gather_coalesced", [
