@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kPatience = 90s;  // no scenario takes longer in virtual time
+constexpr Duration kPatience = 120s;  // no scenario takes longer in virtual time
 constexpr std::uint64_t kMaxSteps = 20'000'000;
 constexpr Duration kTidyUp = 10s;  // for servers to hear of ended jobs
 constexpr std::uint64_t kMemoryCheckEvery = 64;
