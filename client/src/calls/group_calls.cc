@@ -187,7 +187,10 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   group.calls.erase(found);
   group.report.note_over(ended.said);
   if (group.calls.empty()) open_.erase(group.id);
-  if (group.calls.empty() && group.is_dropped) drop_tensors(group);
+  if (group.calls.empty() && group.is_dropped) {
+    drop_tensors(group);
+    let_go_of_name(group);
+  }
   const bool is_idle = group.calls.empty() && !group.channel;
   const GroupId id = group.id;
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
@@ -245,6 +248,11 @@ std::vector<MadeCall> GroupCalls::open_calls(GroupId id) const {
 // ---- slots ----
 
 void GroupCalls::declare_group(Group& group) {
+  // A tensor of that name is still in use here, by calls of a group that has been dropped.
+  const auto lingering = lingering_.find(group.spec.name);
+  group.waits_for_name =
+      !group.channel && lingering != lingering_.end() && *lingering->second.begin() < group.id;
+  if (group.waits_for_name) return;
   group.is_asked = true;
   if (group.channel) {
     Group& parent = *find(group.channel->of);
@@ -399,8 +407,21 @@ Status GroupCalls::drop(GroupId id, std::function<void(Status)> done) {
   Group& group = *found;
   group.is_dropped = true;
   group.dropped = std::move(done);
-  if (group.calls.empty()) drop_tensors(group);
+  if (group.calls.empty()) {
+    drop_tensors(group);
+  } else if (!group.channel) {
+    lingering_[group.spec.name].insert(id);
+  }
   return {};
+}
+
+void GroupCalls::let_go_of_name(const Group& group) {
+  const auto lingering = lingering_.find(group.spec.name);
+  if (lingering == lingering_.end() || lingering->second.erase(group.id) == 0) return;
+  if (lingering->second.empty()) lingering_.erase(lingering);
+  for (const auto& [id, other] : groups_) {
+    if (other->waits_for_name && other->spec.name == group.spec.name) declare_group(*other);
+  }
 }
 
 void GroupCalls::retire(Group& group, std::uint64_t table) {
@@ -429,7 +450,7 @@ void GroupCalls::sweep_later(Group& group) {
 void GroupCalls::drop_tensors(Group& group) {
   for (const GroupId channel : group.channels)
     (void)drop(channel, nullptr);
-  group.undropped = group.slots.size() + (group.is_asked ? 1 : 0);
+  group.undropped = group.slots.size() + (group.is_asked || group.waits_for_name ? 1 : 0);
   if (group.undropped == 0) {
     owner_.post_call([this, &group] { on_dropped(group, 0, {}); });
     return;

@@ -200,6 +200,34 @@ TEST_CASE("group calls: a group that is dropped drops its tensors, also those th
   CHECK(dropped == 2);
 }
 
+TEST_CASE("group calls: a group whose name is used again waits until calls of the dropped one are over") {
+  CallWorld w;
+  const GroupId first = w.calls.add({"g", {}, 0});
+  REQUIRE(w.call(10, first).ok());
+  w.declare_all();
+  REQUIRE(w.rounds.size() == 1);
+  const std::size_t names = w.names.size();
+  REQUIRE(w.calls.drop(first, nullptr).ok());
+  const GroupId second = w.calls.add({"g", {}, 0});
+  const GroupId other = w.calls.add({"other", {}, 0});
+  REQUIRE(w.call(10, second).ok());
+  REQUIRE(w.call(10, other).ok());
+  w.declare_all();
+  CHECK(w.names.size() == names + 2);  // those of the other group
+  CHECK(w.names[names] == "bps.group/other");
+  CHECK(w.drops.empty());
+  w.end_round();
+  CHECK(w.is_done(0));
+  CHECK(w.drops.size() == 2);
+  w.declare_all();
+  REQUIRE(w.names.size() == names + 4);
+  CHECK(w.names[names + 2] == "bps.group/g");
+  w.end_round();
+  w.end_round();
+  CHECK(w.is_done(1));
+  CHECK(w.is_done(2));
+}
+
 TEST_CASE("group calls: the end of the job ends what waits, and what is under way when that ends") {
   CallWorld w;
   REQUIRE(w.call(10).ok());

@@ -72,7 +72,7 @@ class Members:
                 handle = self._gathered(what, tensor, tensor if is_root else None, reduction, finishes)
                 return call.start([handle], [tensor], finishes)
             place, finish = buffers.target(tensor, is_source=True) if is_root else (buffers.source(tensor), None)
-            handle = self.group.reduce(memory_of_tensor(viewed(place)), root=self.ranks[root], op=reduction.op,
+            handle = self.group.reduce(memory_of_tensor(viewed(place)), root=self._job_rank(root, "root"), op=reduction.op,
                                        scale=reduction.scale)
         return call.start([handle], [tensor], [finish])
 
@@ -122,7 +122,7 @@ class Members:
         buffers.check(tensor, "tensor", written=not is_root)
         with torch_errors(call.what):
             place, finish = (buffers.source(tensor), None) if is_root else buffers.target(tensor, is_source=False)
-            handle = self.group.broadcast(bytes_of(place), root=self.ranks[root])
+            handle = self.group.broadcast(bytes_of(place), root=self._job_rank(root, "root"))
         return call.start([handle], [tensor], [finish])
 
     def all_gather(self, outs: Tensors, source: torch.Tensor, timeout_s: Optional[float] = None) -> Call:
@@ -155,14 +155,14 @@ class Members:
         buffers.check(source, "tensor", written=False)
         if self.rank != root:
             with torch_errors(call.what):
-                return call.start([self.group.gather(bytes_of(buffers.source(source)), None, self.ranks[root])], [])
+                return call.start([self.group.gather(bytes_of(buffers.source(source)), None, self._job_rank(root, "root"))], [])
         self._check_count(outs, "gather_list")
         for out in outs:
             buffers.check(out, "gather_list", written=True)
         self._same(source, outs[self.rank], "tensor", "gather_list")
         with torch_errors(call.what):
             whole = torch.empty(sum(parts_of(outs)), dtype=torch.uint8)
-            handle = self.group.gather(bytes_of(buffers.source(source)), bytes_of(whole), self.ranks[root], parts_of(outs))
+            handle = self.group.gather(bytes_of(buffers.source(source)), bytes_of(whole), self._job_rank(root, "root"), parts_of(outs))
         return call.start([handle], outs, [lambda: buffers.spread(whole, outs)])
 
     def scatter(self, out: torch.Tensor, sources: Tensors, root: int, timeout_s: Optional[float] = None) -> Call:
@@ -177,9 +177,9 @@ class Members:
         with torch_errors(call.what):
             place, finish = buffers.target(out, is_source=False)
             if self.rank == root:
-                handle = self.group.scatter(bytes_of(buffers.flat(sources)), bytes_of(place), self.ranks[root], parts_of(sources))
+                handle = self.group.scatter(bytes_of(buffers.flat(sources)), bytes_of(place), self._job_rank(root, "root"), parts_of(sources))
             else:
-                handle = self.group.scatter(None, bytes_of(place), self.ranks[root])
+                handle = self.group.scatter(None, bytes_of(place), self._job_rank(root, "root"))
         return call.start([handle], [out], [finish])
 
     def all_to_all(self, outs: Tensors, sources: Tensors, timeout_s: Optional[float] = None) -> Call:
@@ -215,7 +215,7 @@ class Members:
         call = self._call(f"send to rank {destination}")
         buffers.check(tensor, "tensor", written=False)
         with torch_errors(call.what):
-            handle = self.group.send(bytes_of(buffers.source(tensor)), self.ranks[destination], tag)
+            handle = self.group.send(bytes_of(buffers.source(tensor)), self._job_rank(destination, "destination"), tag)
         return call.start([handle], [tensor])
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Call:
@@ -223,7 +223,7 @@ class Members:
         buffers.check(tensor, "tensor", written=True)
         with torch_errors(call.what):
             place, finish = buffers.target(tensor, is_source=False)
-            handle = self.group.receive(bytes_of(place), self.ranks[source], tag)
+            handle = self.group.receive(bytes_of(place), self._job_rank(source, "source"), tag)
         return call.start([handle], [tensor], [finish])
 
     # -- order --
@@ -298,6 +298,12 @@ class Members:
             raise self.failure
         self.calls += 1
         return Call(f"bps: {what} of group {self.name}", self.timeout_s if timeout_s is None else timeout_s, self._fail)
+
+    def _job_rank(self, rank: int, what: str) -> int:
+        """Of a rank of the group. ValueError: there is none."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{what} {rank} is no rank of group {self.name}: ranks are 0 to {self.size - 1}")
+        return self.ranks[rank]
 
     def _fail(self, error: BaseException) -> None:
         """A call has timed out: its peers may have it still, so later calls could meet other ones."""
