@@ -187,10 +187,7 @@ void GroupCalls::end_piece(Group& group, std::uint64_t number, const Result<std:
   group.calls.erase(found);
   group.report.note_over(ended.said);
   if (group.calls.empty()) open_.erase(group.id);
-  if (group.calls.empty() && group.is_dropped) {
-    drop_tensors(group);
-    let_go_of_name(group);
-  }
+  if (group.calls.empty() && group.is_dropped) drop_tensors(group);
   const bool is_idle = group.calls.empty() && !group.channel;
   const GroupId id = group.id;
   ended.done(ended.error ? Result<std::uint32_t>(*ended.error) : ended.weight);
@@ -248,11 +245,6 @@ std::vector<MadeCall> GroupCalls::open_calls(GroupId id) const {
 // ---- slots ----
 
 void GroupCalls::declare_group(Group& group) {
-  // A tensor of that name is still in use here, by calls of a group that has been dropped.
-  const auto lingering = lingering_.find(group.spec.name);
-  group.waits_for_name =
-      !group.channel && lingering != lingering_.end() && *lingering->second.begin() < group.id;
-  if (group.waits_for_name) return;
   group.is_asked = true;
   if (group.channel) {
     Group& parent = *find(group.channel->of);
@@ -262,7 +254,15 @@ void GroupCalls::declare_group(Group& group) {
       return;
     }
     group.spec.name = group.channel->name(parent.spec.name, *parent.tensor);
+  } else {
+    std::set<GroupId>& groups = named_[group.spec.name];
+    groups.insert(group.id);
+    if (*groups.begin() != group.id) return;  // let_go_of_name() asks for its tensor
   }
+  declare_tensor(group);
+}
+
+void GroupCalls::declare_tensor(Group& group) {
   owner_.declare_slots(
       {declaration_of(group.spec, group_tensor_name(group.spec.name))},
       [this, &group](const Result<std::vector<TensorId>>& ids) { on_group_declared(group, ids); });
@@ -271,6 +271,7 @@ void GroupCalls::declare_group(Group& group) {
 void GroupCalls::on_group_declared(Group& group, const Result<std::vector<TensorId>>& ids) {
   const std::vector<GroupId> unnamed = std::exchange(group.unnamed, {});
   if (!ids) {
+    let_go_of_name(group);
     fail_group(group, ids.error());
     on_dropped(group, 1 + std::exchange(group.undeclared, {}).size(), {});
     for (const GroupId channel : unnamed)
@@ -407,20 +408,18 @@ Status GroupCalls::drop(GroupId id, std::function<void(Status)> done) {
   Group& group = *found;
   group.is_dropped = true;
   group.dropped = std::move(done);
-  if (group.calls.empty()) {
-    drop_tensors(group);
-  } else if (!group.channel) {
-    lingering_[group.spec.name].insert(id);
-  }
+  if (group.calls.empty()) drop_tensors(group);
   return {};
 }
 
+// Its tensor is there no more: the next one of that name may have one.
 void GroupCalls::let_go_of_name(const Group& group) {
-  const auto lingering = lingering_.find(group.spec.name);
-  if (lingering == lingering_.end() || lingering->second.erase(group.id) == 0) return;
-  if (lingering->second.empty()) lingering_.erase(lingering);
-  for (const auto& [id, other] : groups_) {
-    if (other->waits_for_name && other->spec.name == group.spec.name) declare_group(*other);
+  const auto named = named_.find(group.spec.name);
+  if (group.channel || named == named_.end() || named->second.erase(group.id) == 0) return;
+  if (named->second.empty()) {
+    named_.erase(named);
+  } else {
+    declare_tensor(*find(*named->second.begin()));
   }
 }
 
@@ -450,7 +449,7 @@ void GroupCalls::sweep_later(Group& group) {
 void GroupCalls::drop_tensors(Group& group) {
   for (const GroupId channel : group.channels)
     (void)drop(channel, nullptr);
-  group.undropped = group.slots.size() + (group.is_asked || group.waits_for_name ? 1 : 0);
+  group.undropped = group.slots.size() + (group.is_asked ? 1 : 0);
   if (group.undropped == 0) {
     owner_.post_call([this, &group] { on_dropped(group, 0, {}); });
     return;
@@ -466,6 +465,7 @@ void GroupCalls::drop(Group& group, TensorId tensor) {
   const Status status =
       owner_.drop_slot(tensor, [this, &group](const Status& ended) { on_dropped(group, 1, ended); });
   if (!status) owner_.post_call([this, &group, status] { on_dropped(group, 1, status); });
+  if (tensor == group.tensor) let_go_of_name(group);
 }
 
 void GroupCalls::on_dropped(Group& group, std::size_t tensors, const Status& status) {

@@ -158,8 +158,7 @@ class GroupCalls {
     std::set<GroupId> channels;          // of it
     std::vector<GroupId> unnamed;        // of these, until the tensor is there
     std::optional<TensorId> tensor;
-    bool is_asked = false;        // the tensor
-    bool waits_for_name = false;  // it is asked for when a group of that name has let go of its tensors
+    bool is_asked = false;  // the tensor, or it waits for its turn to have that name
     std::uint64_t next_number = 1;
     CallSlots plan;
     std::map<CallSlot, Slot> slots;
@@ -184,6 +183,7 @@ class GroupCalls {
   static std::uint64_t number_of(const Group& group, const GroupRequest& request);
   Call& open(Group& group, GroupRequest& request, std::size_t parts);
   void declare_group(Group& group);
+  void declare_tensor(Group& group);
   void let_go_of_name(const Group& group);
   void on_group_declared(Group& group, const Result<std::vector<TensorId>>& ids);
   Slot& slot_of(Group& group, const CallSlot& slot);
@@ -210,8 +210,10 @@ class GroupCalls {
   EventLoop& loop_;
   Owner& owner_;
   TimerId timer_;
-  std::map<GroupId, std::unique_ptr<Group>> groups_;    // but those that have been dropped on all their ranks
-  std::map<std::string, std::set<GroupId>> lingering_;  // by name: dropped, with calls under way
+  std::map<GroupId, std::unique_ptr<Group>> groups_;  // but those that have been dropped on all their ranks
+  // By name, without channels: the first one has a tensor of that name, or has asked for it, and has perhaps
+  // been dropped. The next one asks when that tensor has been dropped here.
+  std::map<std::string, std::set<GroupId>> named_;
   GroupId next_group_{0};
   GroupId next_channel_{kFirstChannel};
   std::map<TensorId, Group*> by_tensor_;  // groups and slots

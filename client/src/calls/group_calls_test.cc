@@ -228,6 +228,36 @@ TEST_CASE("group calls: a group whose name is used again waits until calls of th
   CHECK(w.is_done(2));
 }
 
+TEST_CASE(
+    "group calls: a group that is dropped before it has a tensor keeps its name until it has dropped that") {
+  CallWorld w;
+  const GroupId first = w.calls.add({"g", {}, 0});
+  REQUIRE(w.call(10, first).ok());
+  const bool has_ended = GENERATE(false, true);
+  if (has_ended) w.calls.fail_group(first, make_error(ErrorCode::configuration, "it has failed"));
+  int dropped = 0;
+  REQUIRE(w.calls.drop(first, [&](const Status&) { ++dropped; }).ok());
+  const GroupId second = w.calls.add({"g", {}, 0});
+  const GroupId third = w.calls.add({"g", {}, 0});
+  REQUIRE(w.call(10, second).ok());
+  REQUIRE(w.calls.drop(second, [&](const Status&) { ++dropped; }).ok());
+  REQUIRE(w.call(10, third).ok());
+  for (int i = 0; i < 6; ++i) {
+    w.declare_all();
+    w.loop.run_tasks();
+    while (!w.rounds.empty())
+      w.end_round();
+    for (const auto& [tensor, done] : std::exchange(w.drops, {}))
+      done({});
+    w.loop.run_tasks();
+  }
+  CHECK(std::count(w.names.begin(), w.names.end(), "bps.group/g") == 3);
+  CHECK(dropped == 2);
+  CHECK(w.is_done(1));
+  CHECK(w.is_done(2));
+  CHECK(w.calls.idle());
+}
+
 TEST_CASE("group calls: the end of the job ends what waits, and what is under way when that ends") {
   CallWorld w;
   REQUIRE(w.call(10).ok());
