@@ -242,6 +242,7 @@ TEST_CASE(
   REQUIRE(w.call(10, second).ok());
   REQUIRE(w.calls.drop(second, [&](const Status&) { ++dropped; }).ok());
   REQUIRE(w.call(10, third).ok());
+  CHECK(w.asked.size() == 1);
   for (int i = 0; i < 6; ++i) {
     w.declare_all();
     w.loop.run_tasks();
