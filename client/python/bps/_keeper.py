@@ -68,7 +68,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     daemon = None
     try:
-        daemon = subprocess.Popen(program, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+        daemon = subprocess.Popen(program, stdin=subprocess.DEVNULL, close_fds=False,  # it has the key's
+                                  preexec_fn=_die_with_parent)
         programs = _Programs(os.path.join(folder, "alive"), daemon)
         patience_s = _FIRST_S
         while programs.come_within(patience_s):
@@ -82,7 +83,7 @@ def main() -> None:
             except subprocess.TimeoutExpired:
                 daemon.kill()
             shutil.rmtree(folder, ignore_errors=True)
-        for name in ("key", "ports", "alive"):  # the log is for the program that has started it
+        for name in ("ports", "alive"):  # the log is for the program that has started it
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch.distributed as dist
 
@@ -36,8 +36,13 @@ class Cluster:
     def __init__(self) -> None:
         self._held: List[int] = []
 
-    def hold(self, folder: str, meeting: Meeting) -> None:
-        meeting.until(lambda: self._opens(folder), "the process that keeps a daemon does not start")
+    def hold(self, folder: str, meeting: Meeting, keeper: "Optional[subprocess.Popen[bytes]]" = None) -> None:
+        """keeper: if this rank has started it. Error.code OS: the daemon has ended."""
+        def opens() -> bool:
+            _check(folder, keeper)
+            return self._opens(folder)
+
+        meeting.until(opens, "the process that keeps a daemon does not start")
 
     def _opens(self, folder: str) -> bool:
         try:
@@ -45,7 +50,7 @@ class Cluster:
         except OSError as error:
             if error.errno == errno.ENXIO:  # it has not come to that yet
                 return False
-            raise Error(Code.OS, f"a daemon of this host has ended: {last_log_line(folder)}") from error
+            raise Error(Code.OS, f"a daemon of this host has ended: {_last_log_line(folder)}") from error
         self._held.append(descriptor)
         os.write(descriptor, b".")
         return True
@@ -56,35 +61,47 @@ class Cluster:
             os.close(descriptor)
 
 
-class _Daemon(NamedTuple):
-    keeper: "subprocess.Popen[bytes]"
-    name: str
-    folder: str
-
-    def check(self) -> None:
-        """Error.code OS: it has ended."""
-        if self.keeper.poll() is not None:
-            line = last_log_line(self.folder)
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise Error(Code.OS, f"{self.name} has ended: {line}")
-
-
 # Until they end by themselves, which may be after this process.
 _keepers: "List[subprocess.Popen[bytes]]" = []
 
 
-def last_log_line(folder: str) -> str:
+def _check(folder: str, keeper: "Optional[subprocess.Popen[bytes]]") -> None:
+    if keeper is not None and keeper.poll() is not None:
+        line = _last_log_line(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Error(Code.OS, f"a daemon has ended: {line}")
+
+
+def _last_log_line(folder: str) -> str:
     log = pathlib.Path(folder) / "log"
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     return lines[-1] if lines else "its log is empty"
+
+
+class _KeyFile:
+    """In memory, so that nothing of it stays however this process ends; processes that it is passed on to open the same path."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("bps-key")
+        os.fchmod(self.descriptor, 0o600)
+        self.path = f"/proc/self/fd/{self.descriptor}"
+
+    def write(self, digits: str) -> None:
+        os.write(self.descriptor, digits.encode() + b"\n")
+
+    def __enter__(self) -> "_KeyFile":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        os.close(self.descriptor)
 
 
 def join(meeting: Meeting, job: str) -> Tuple[Client, Cluster]:
     """The client of this rank, in a job of a cluster of its own."""
     cluster = Cluster()
     try:
-        with tempfile.TemporaryDirectory(prefix="bps-") as folder:
-            return _join(meeting, job, cluster, os.path.join(folder, "key")), cluster
+        with _KeyFile() as key:
+            return _join(meeting, job, cluster, key), cluster
     except OSError as error:
         cluster.let_go()
         failure = Error(Code.OS, f"no cluster can be started: {error}")
@@ -97,29 +114,28 @@ def join(meeting: Meeting, job: str) -> Tuple[Client, Cluster]:
         raise
 
 
-def _join(meeting: Meeting, job: str, cluster: Cluster, key_file: str) -> Client:
+def _join(meeting: Meeting, job: str, cluster: Cluster, key: _KeyFile) -> Client:
     host = _host_identity()
     is_first = meeting.add("host/" + host) == 1
     if is_first:
         meeting.add("hosts")
     meeting.add("ranks")
     if meeting.rank == 0:
-        key = secrets.token_hex(32)
-        _write_private(key_file, key)
-        scheduler = _start("bps-scheduler", key_file, ["--listen", f"{_own_address(meeting.store)}:0", "--server-wait", "2s"])
-        address = _address_of(scheduler, cluster, meeting)
-        meeting.set("at", json.dumps({"scheduler": address, "key": key, "host": host, "folder": scheduler.folder}))
+        digits = secrets.token_hex(32)
+        key.write(digits)
+        folder, address = _start("bps-scheduler", key, ["--listen", f"{_own_address(meeting.store)}:0", "--server-wait", "2s"],
+                                 cluster, meeting)
+        meeting.set("at", json.dumps({"scheduler": address, "key": digits, "host": host, "folder": folder}))
     at = json.loads(meeting.get("at", "rank 0 has started no scheduler"))
     if meeting.rank != 0:
-        _write_private(key_file, at["key"])
+        key.write(at["key"])
         _check_reach(at["scheduler"], host == at["host"])
         if host == at["host"]:
             cluster.hold(at["folder"], meeting)
     if is_first:
-        server = _start("bps-server", key_file, ["--scheduler", at["scheduler"], "--listen",
-                                                 f"{_address_towards(at['scheduler'])}:0"])
-        _address_of(server, cluster, meeting)
-        meeting.set("server/" + host, server.folder)
+        folder, _ = _start("bps-server", key, ["--scheduler", at["scheduler"], "--listen",
+                                               f"{_address_towards(at['scheduler'])}:0"], cluster, meeting)
+        meeting.set("server/" + host, folder)
         meeting.add("registered")
     else:
         cluster.hold(meeting.get("server/" + host, "the first rank of this host has started no server"), meeting)
@@ -129,7 +145,7 @@ def _join(meeting: Meeting, job: str, cluster: Cluster, key_file: str) -> Client
     if meeting.rank == 0:
         _log.info("bps: a cluster of this job's own, with %d server%s; set BPS_SCHEDULER to use another one", hosts,
                   "" if hosts == 1 else "s")
-    return Client(rank=meeting.rank, world_size=meeting.size, job=job, scheduler=at["scheduler"], key_file=key_file,
+    return Client(rank=meeting.rank, world_size=meeting.size, job=job, scheduler=at["scheduler"], key_file=key.path,
                   join_timeout_ms=int(meeting.timeout_s * 1000))
 
 
@@ -138,11 +154,6 @@ def _check_reach(scheduler: str, is_same_host: bool) -> None:
     if not is_same_host and ipaddress.ip_address(host).is_loopback:
         raise Error(Code.CONFIGURATION, f"rank 0 is on another host, and its address for others is {host}",
                     "set MASTER_ADDR to an address of rank 0's host that other hosts reach, or BPS_SCHEDULER to a cluster")
-
-
-def _write_private(path: str, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text + "\n")
 
 
 def program(name: str) -> str:
@@ -161,41 +172,32 @@ def program(name: str) -> str:
     return found
 
 
-def _start(name: str, key_file: str, arguments: List[str]) -> _Daemon:
+def _start(name: str, key: _KeyFile, arguments: List[str], cluster: Cluster, meeting: Meeting) -> Tuple[str, str]:
+    """Its private folder, and where it listens."""
     file = program(name)
     folder = tempfile.mkdtemp(prefix="bps-")
+    ports = pathlib.Path(folder) / "ports"
     try:
         os.mkfifo(os.path.join(folder, "alive"), 0o600)
-        shutil.copy(key_file, os.path.join(folder, "key"))  # with its mode
-        command = [sys.executable, "-I", str(_KEEPER), folder, file, *arguments, "--key-file", os.path.join(folder, "key"),
-                   "--ports-file", os.path.join(folder, "ports"), "--log-level", "warn"]
+        command = [sys.executable, "-I", str(_KEEPER), folder, file, *arguments, "--key-file", key.path, "--ports-file", str(ports),
+                   "--log-level", "warn"]
         # What is meant for the ranks is not for daemons.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BPS_")}
         with open(os.path.join(folder, "log"), "wb") as log:  # who reads our output does not wait for the daemon's end
             keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                      env=environment)
+                                      env=environment, pass_fds=(key.descriptor,))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     _keepers[:] = [one for one in _keepers if one.poll() is None] + [keeper]
-    return _Daemon(keeper, name, folder)
-
-
-def _address_of(daemon: _Daemon, cluster: Cluster, meeting: Meeting) -> str:
-    """When it has one."""
-    ports = pathlib.Path(daemon.folder) / "ports"
+    cluster.hold(folder, meeting, keeper)
 
     def is_there() -> bool:
-        daemon.check()
+        _check(folder, keeper)
         return ports.is_file()
 
-    def is_held() -> bool:
-        daemon.check()
-        return cluster._opens(daemon.folder)
-
-    meeting.until(is_held, f"the process that keeps {daemon.name} does not start")
-    meeting.until(is_there, f"{daemon.name} does not listen")
-    return ports.read_text().split()[1]
+    meeting.until(is_there, f"{name} does not listen")
+    return folder, ports.read_text().split()[1]
 
 
 def _host_identity() -> str:
