@@ -52,10 +52,11 @@ def target(tensor: torch.Tensor, is_source: bool) -> Tuple[torch.Tensor, Optiona
     if is_direct(tensor):
         return tensor, None
     place = source(tensor) if is_source else torch.empty(tensor.shape, dtype=tensor.dtype)
-    return place, lambda: _copy(tensor, place)
+    return place, lambda: put(tensor, place)
 
 
-def _copy(tensor: torch.Tensor, place: torch.Tensor) -> None:
+def put(tensor: torch.Tensor, place: torch.Tensor) -> None:
+    """A result, where the program wants it."""
     with torch.no_grad():
         tensor.detach().copy_(place)
 
@@ -85,7 +86,7 @@ def spread(total: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """The reverse of flat()."""
     for place, one in zip(total.split(parts_of(tensors)), tensors):
         is_aligned = place.storage_offset() % one.element_size() == 0
-        _copy(one, (place if is_aligned else place.clone()).view(one.dtype).view(one.shape))
+        put(one, (place if is_aligned else place.clone()).view(one.dtype).view(one.shape))
 
 
 def parts_of(tensors: Sequence[torch.Tensor]) -> List[int]:

@@ -105,7 +105,7 @@ class Members:
                 handle = self.group.all_to_all(bytes_of(torch.cat(signed)), bytes_of(parts),
                                                [signature.length + count * whole.element_size() for count in counts],
                                                [parts.shape[1]] * self.size)
-                finishes.append(lambda: _put(out, reduction.folded(signature.checked(parts, out))))
+                finishes.append(lambda: buffers.put(out, reduction.folded(signature.checked(parts, out))))
                 return call.start([handle], [out], finishes)
             place, finish = buffers.target(out, is_source=False)
             seen = viewed(whole)
@@ -320,7 +320,7 @@ class Members:
         def finish() -> None:
             folded = reduction.folded(signature.checked(parts, source))
             if out is not None:
-                _put(out, folded)
+                buffers.put(out, folded)
 
         finishes.append(finish)
         signed = torch.cat([signature.bytes, buffers.as_bytes(buffers.source(source))])
@@ -363,8 +363,3 @@ class Members:
                              f"its {rows} rows")
         row = buffers.byte_count(tensor) // rows if rows else 0
         return [split * row for split in splits]
-
-
-def _put(tensor: torch.Tensor, result: torch.Tensor) -> None:
-    with torch.no_grad():
-        tensor.detach().copy_(result)
