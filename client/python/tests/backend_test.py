@@ -41,6 +41,23 @@ def is_running(pid):
 class BackendTest(WorkerTest):
     program = "backend_worker.py"
 
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.temporary = pathlib.Path(folder.name)
+
+    def assert_nothing_is_left(self, within=40, may_stay=()):
+        """Of folders of daemons that the ranks have started."""
+        until = time.monotonic() + within
+        left = []
+        while time.monotonic() < until:
+            left = [path for path in self.temporary.glob("bps-*/*") if path.name not in may_stay]
+            if not left:
+                return
+            self.pause()
+        self.fail(f"{left} were left")
+
     def ranks(self, size, *cases, scheduler=None, **env):
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.free_port())}
         workers = []
@@ -48,7 +65,7 @@ class BackendTest(WorkerTest):
             named = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size), **meeting}
             worker = self.start(f"rank {rank}", sys.executable, "-u", HERE / self.program, *cases, environment={
                 "PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-                "BPS_LIBRARY": os.environ["BPS_LIBRARY"], "HOME": os.environ.get("HOME", "/"),
+                "BPS_LIBRARY": os.environ["BPS_LIBRARY"], "TMPDIR": str(self.temporary), "HOME": os.environ.get("HOME", "/"),
                 **({"BPS_SCHEDULER": scheduler.address} if scheduler else {}), **named, **env})
             workers.append(worker)
         return workers
@@ -140,6 +157,30 @@ class BackendTest(WorkerTest):
         while any(map(is_running, keepers)) and time.monotonic() < time_of_end + 40:
             self.pause()
         self.assertFalse(any(map(is_running, keepers)), "daemons were left")
+        self.assert_nothing_is_left()
+
+    def test_a_daemon_is_killed(self):
+        """No key is in a file, and what a killed keeper leaves goes with the rank that has started it."""
+        workers = self.ranks(2, "daemons_of_my_own")
+        for worker in workers:
+            worker.wait_line("under way", 60)
+        files = [path for path in self.temporary.rglob("*") if path.is_file()]
+        self.assertEqual({path.name for path in files}, {"log", "ports"})
+        for path in files:
+            self.assertNotRegex(path.read_text(), r"[0-9a-f]{64}", f"a key in {path}")
+        for pid in [pid for worker in workers for pid in keepers_of(worker)]:
+            os.kill(pid, signal.SIGKILL)
+        for worker in workers:
+            worker.signal(signal.SIGUSR1)
+            worker.end()
+        self.assert_nothing_is_left()
+
+    def test_a_rank_does_not_come(self):
+        workers = self.ranks(3, "too_few")
+        workers[2].signal(signal.SIGKILL)
+        for worker in workers[:2]:
+            worker.wait_line("told: .*rank 2 did not call init_process_group", 60)
+        self.assert_nothing_is_left()
 
     def test_torchrun(self):
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",

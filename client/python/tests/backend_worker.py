@@ -206,6 +206,11 @@ def messages():
         box = [None]
         dist.recv_object_list(box, 0)
         assert box == [{"a": 1}]
+    whole = torch.ones(4, 3).t()
+    for call in (lambda: dist.broadcast(whole, size), lambda: dist.broadcast(whole, -1), lambda: dist.reduce(torch.ones(3), -1),
+                 lambda: dist.isend(torch.ones(3), -1), lambda: dist.gather(torch.ones(3), None, -1)):
+        expect_error(call, "", 1.0, (ValueError,))
+    check(whole, torch.ones(3, 4), "what a call that was refused has left")
     try:
         dist.recv(torch.empty(3))
     except RuntimeError as error:
@@ -472,7 +477,7 @@ def mismatch():
         group = dist.new_group()
         dist.all_reduce(torch.ones(4), group=group)
         call = (lambda: dist.all_reduce(torch.ones(4), group=group)) if rank == 0 else (lambda: wrong(group))
-        expect_error(call, "calls number 2", 5.0)
+        assert "new_group" in str(expect_error(call, "calls number 2", 5.0))
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
         check(tensor, torch.full((3,), float(size)), "another group after a mismatch")
@@ -563,8 +568,22 @@ def daemons_of_my_own():
     """Says who runs them, and waits to be ended."""
     rank, size = begin()
     dist.all_reduce(torch.ones(3))
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     print("under way", flush=True)
     signal.pause()
+    try:
+        dist.destroy_process_group()
+    except RuntimeError as error:  # its daemons are gone
+        print(error, flush=True)
+
+
+def too_few():
+    """With a store that does not count its ranks itself."""
+    try:
+        dist.init_process_group("bps", init_method=f"file://{os.environ['TMPDIR']}/store", rank=int(os.environ["RANK"]),
+                                world_size=int(os.environ["WORLD_SIZE"]), timeout=datetime.timedelta(seconds=8))
+    except RuntimeError as error:
+        print(f"told: {error}", flush=True)
 
 
 def steady():

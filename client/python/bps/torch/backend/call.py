@@ -13,14 +13,17 @@ from .buffers import Finish
 from .deadlines import deadlines
 
 _NETWORK = (Code.UNREACHABLE, Code.PROTOCOL)
+# The advice of the library names calls that a program of torch does not make.
+_DIFFERS = "ranks make the same calls, in the same order; to go on, make a new group: torch.distributed.new_group"
 
 
-def as_torch_error(error: Error, what: str) -> BaseException:
+def as_torch_error(error: Error, what: str, is_of_call: bool = True) -> BaseException:
     """With our text."""
     if error.code == Code.INVALID_ARGUMENT:
         return ValueError(f"{what}: {error}")
     kind = dist.DistNetworkError if error.code in _NETWORK else dist.DistBackendError
-    converted = kind(f"{what}: {error}")
+    text = f"{error.message} ({_DIFFERS})" if is_of_call and error.code == Code.CONFIGURATION else str(error)
+    converted = kind(f"{what}: {text}")
     converted.__cause__ = error
     return converted
 
@@ -28,15 +31,16 @@ def as_torch_error(error: Error, what: str) -> BaseException:
 class torch_errors:  # noqa: N801: a context manager, as those of contextlib
     """Errors of bps leave it as those of torch."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, is_of_call: bool = True) -> None:
         self._what = what
+        self._is_of_call = is_of_call
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, exception: Any, trace: Any) -> None:
         if isinstance(exception, Error):
-            raise as_torch_error(exception, self._what) from exception
+            raise as_torch_error(exception, self._what, self._is_of_call) from exception
 
 
 class Call:
@@ -101,7 +105,7 @@ class Call:
 
     def time_out(self, error: Optional[Error] = None) -> None:
         timed_out = dist.DistBackendError(f"{self.what}: timed out after {self.timeout_s:g} s"
-                                          + (f": {error}" if error is not None else ""))
+                                          + (f": {error.message}" if error is not None else ""))
         timed_out.__cause__ = error
         self.end(timed_out)
         self._on_timeout(timed_out)

@@ -35,9 +35,15 @@ class Cluster:
 
     def __init__(self) -> None:
         self._held: List[int] = []
+        self._started: "List[Tuple[subprocess.Popen[bytes], str]]" = []
+
+    def add(self, folder: str, meeting: Meeting, keeper: "subprocess.Popen[bytes]") -> None:
+        """Holds one that this rank has started."""
+        self._started.append((keeper, folder))
+        self.hold(folder, meeting, keeper)
 
     def hold(self, folder: str, meeting: Meeting, keeper: "Optional[subprocess.Popen[bytes]]" = None) -> None:
-        """keeper: if this rank has started it. Error.code OS: the daemon has ended."""
+        """Error.code OS: the daemon has ended."""
         def opens() -> bool:
             _check(folder, keeper)
             return self._opens(folder)
@@ -59,6 +65,9 @@ class Cluster:
         held, self._held = self._held, []
         for descriptor in held:
             os.close(descriptor)
+        for keeper, folder in self._started:
+            if keeper.poll() is not None:  # it has left its log, which nobody has read
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 # Until they end by themselves, which may be after this process.
@@ -119,7 +128,7 @@ def _join(meeting: Meeting, job: str, cluster: Cluster, key: _KeyFile) -> Client
     is_first = meeting.add("host/" + host) == 1
     if is_first:
         meeting.add("hosts")
-    meeting.add("ranks")
+    meeting.arrive()
     if meeting.rank == 0:
         digits = secrets.token_hex(32)
         key.write(digits)
@@ -139,7 +148,7 @@ def _join(meeting: Meeting, job: str, cluster: Cluster, key: _KeyFile) -> Client
         meeting.add("registered")
     else:
         cluster.hold(meeting.get("server/" + host, "the first rank of this host has started no server"), meeting)
-    meeting.until(lambda: meeting.add("ranks", 0) == meeting.size, "some ranks have not come")
+    meeting.wait_for_all()
     hosts = meeting.add("hosts", 0)
     meeting.until(lambda: meeting.add("registered", 0) == hosts, "some hosts have no server")
     if meeting.rank == 0:
@@ -190,7 +199,7 @@ def _start(name: str, key: _KeyFile, arguments: List[str], cluster: Cluster, mee
         shutil.rmtree(folder, ignore_errors=True)
         raise
     _keepers[:] = [one for one in _keepers if one.poll() is None] + [keeper]
-    cluster.hold(folder, meeting, keeper)
+    cluster.add(folder, meeting, keeper)
 
     def is_there() -> bool:
         _check(folder, keeper)

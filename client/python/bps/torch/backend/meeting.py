@@ -2,12 +2,13 @@
 import socket
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
 from ...errors import Code, Error
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.2
+_MOST_NAMED = 8
 
 
 class Meeting:
@@ -31,11 +32,29 @@ class Meeting:
     def set(self, key: str, text: str) -> None:
         self.store.set(self._key(key), text)
 
-    def get(self, key: str, problem: str) -> str:
+    def arrive(self) -> None:
+        self.set(f"rank/{self.rank}", "here")
+        self.add("ranks")
+
+    def wait_for_all(self) -> None:
+        """Error.code DEADLINE: the ranks that have not arrived."""
+        self.until(lambda: self.add("ranks", 0) == self.size, self._missing)
+
+    def _missing(self) -> str:
+        missing = [rank for rank in range(self.size) if not self.store.check([self._key(f"rank/{rank}")])]
+        shown = ", ".join(map(str, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
+        return f"{'ranks' if len(missing) > 1 else 'rank'} {shown} did not call init_process_group"
+
+    def rank_0_is_late(self) -> str:
+        of_rank_0 = int(self.store.add("bps/generation/0", 0))
+        return (f"rank {self.rank} has called init_process_group {self._generation} times with this store, rank 0 {of_rank_0} "
+                "times")
+
+    def get(self, key: str, problem: Union[str, Callable[[], str]]) -> str:
         self.until(lambda: self.store.check([self._key(key)]), problem)
         return str(self.store.get(self._key(key)).decode())
 
-    def until(self, condition: Callable[[], bool], problem: str) -> None:
+    def until(self, condition: Callable[[], bool], problem: Union[str, Callable[[], str]]) -> None:
         """Error.code DEADLINE: that is the problem. UNREACHABLE: another rank has failed."""
         pause = threading.Event()
         pause_s = _FIRST_PAUSE_S
@@ -43,7 +62,7 @@ class Meeting:
             if self.store.check([self._key("failed")]):
                 raise Error(Code.UNREACHABLE, self.store.get(self._key("failed")).decode())
             if time.monotonic() > self._deadline:
-                raise Error(Code.DEADLINE, f"{problem}, within {self.timeout_s:g} s; {self._calls()}",
+                raise Error(Code.DEADLINE, f"{problem if isinstance(problem, str) else problem()}, within {self.timeout_s:g} s",
                             "start the missing ranks, or give init_process_group a longer timeout")
             pause.wait(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
@@ -52,11 +71,6 @@ class Meeting:
         """For the other ranks."""
         if error.code != Code.UNREACHABLE:  # then another one has done so
             self.set("failed", f"rank {self.rank} on {socket.gethostname()}: {error.message}")
-
-    def _calls(self) -> str:
-        of_rank_0 = int(self.store.add("bps/generation/0", 0))
-        return (f"rank {self.rank} has called init_process_group {self._generation} times with this store, rank 0 {of_rank_0} "
-                "times")
 
     def _key(self, key: str) -> str:
         return f"bps/{self._generation}/{key}"

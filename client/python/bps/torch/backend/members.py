@@ -282,7 +282,7 @@ class Members:
         self.has_ended = True
         self.failure = RuntimeError(f"process group {self.name} has been destroyed")
         if self._owns_job:
-            with torch_errors(f"bps: destroy_process_group of {self.name}"):
+            with torch_errors(f"bps: destroy_process_group of {self.name}", is_of_call=False):
                 self._job.end(by_abandoning)
         elif self._job.is_here:
             with contextlib.suppress(Error):  # the job is over already

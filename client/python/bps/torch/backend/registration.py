@@ -27,7 +27,7 @@ class _Registry:
 
     def create(self, options: Any, backend_options: Any = None) -> Any:
         """For torch, once for each process group of this rank."""
-        with torch_errors("bps: init_process_group"):
+        with torch_errors("bps: init_process_group", is_of_call=False):
             members = self._members(options)
         made = self._made(members)
         self._alive = [one for one in self._alive if not one.members.has_ended] + [made]
@@ -54,7 +54,7 @@ def _join(options: Any, timeout_s: float) -> Job:
     meeting = Meeting(options.store, options.group_rank, options.group_size, timeout_s)
     if meeting.rank == 0:
         meeting.set("job", _job_name(options))
-    job = meeting.get("job", "rank 0 has not called init_process_group")
+    job = meeting.get("job", meeting.rank_0_is_late)
     if meeting.size > 1 and not any(os.environ.get(name) for name in ("BPS_SCHEDULER", "BPS_CONFIG")):
         return Job(*cluster.join(meeting, job), meeting)
     client = Client(rank=meeting.rank, world_size=meeting.size, job=job, join_timeout_ms=int(timeout_s * 1000))
