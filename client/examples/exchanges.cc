@@ -1,4 +1,4 @@
-// Every exchange that there is.
+// Every exchange of declared tensors.
 //
 //   bps-run -n 4 -s 2 -- ./exchanges                  four workers and two servers on this host
 //   ./exchanges                                       one worker, with nothing else started

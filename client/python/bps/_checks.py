@@ -18,7 +18,7 @@ def whole(what: str, value: Any, least: int, most: int, meaning: str = "a whole 
 
 
 def number(what: str, value: Any) -> float:
-    """NaN and infinity are for the library to judge: all ranks hear of them."""
+    """NaN and infinity pass: the library refuses them, with the same error on all ranks."""
     try:
         return ctypes.c_double(value).value
     except (TypeError, OverflowError):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every exchange that there is.
+"""Every exchange of declared tensors.
 
     bps-run -n 4 -s 2 -- python3 exchanges.py        four workers and two servers on this host
     python3 exchanges.py                             one worker, with nothing else started

@@ -548,7 +548,7 @@ def backward_has_a_deadline():
 
 
 def forked():
-    """A child of fork is told so, and takes nothing down."""
+    """A child of fork gets an error from each call, and the parent goes on."""
     rank, size = begin()
     child = os.fork()
     if child == 0:

@@ -1,8 +1,8 @@
 """A cluster for programs that know only each other: those of torchrun, or of torch.multiprocessing.spawn.
 
-Rank 0 starts a scheduler, and the first rank of each host a server, as processes of their own (bps/_keeper.py). All else goes
-through the store that torch has: where the scheduler is, the key of the cluster, who has come. So the key is as public as the
-store. A daemon ends 10 s after the last rank of its host has gone.
+Rank 0 starts a scheduler, and the first rank of each host a server, as processes of their own (bps/_keeper.py). The ranks
+exchange the scheduler's address and the key of the cluster through torch's store. Whoever reads the store has the key. A daemon
+ends 10 s after the last rank of its host has ended.
 """
 import errno
 import ipaddress
