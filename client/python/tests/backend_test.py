@@ -13,6 +13,8 @@ import torch
 from harness import HERE, WorkerTest
 
 IS_NEW = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()) >= (2, 6)
+needs_a_new_torch = unittest.skipUnless(
+    IS_NEW, f"not run: torch {torch.__version__} takes no backend written in Python; --torch-latest does")
 
 
 def keepers_of(rank):
@@ -37,10 +39,7 @@ def is_running(pid):
         return False
 
 
-@unittest.skipUnless(IS_NEW, f"not run: torch {torch.__version__} takes no backend written in Python; --torch-latest does")
 class BackendTest(WorkerTest):
-    program = "backend_worker.py"
-
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()
@@ -76,6 +75,20 @@ class BackendTest(WorkerTest):
             for case in cases:
                 self.assertIn(f"right: {case}", worker.text())
 
+    def assert_killed(self, case):
+        """Rank 1 dies; the others hear so, in time."""
+        workers = self.ranks(3, case)
+        workers[1].wait_line("under way", 60)
+        workers[1].signal(signal.SIGKILL)
+        for worker in (workers[0], workers[2]):
+            worker.wait_line("told: DistBackendError.*rank 1", 5)
+            self.assert_status(worker, 3)
+
+
+@needs_a_new_torch
+class CallsTest(BackendTest):
+    program = "backend_worker.py"
+
     def test_every_call(self):
         scheduler, _ = self.cluster(2)
         for case in ("reductions", "copies"):
@@ -89,26 +102,6 @@ class BackendTest(WorkerTest):
     def test_again_with_the_same_store(self):
         self.assert_right(self.ranks(2, "again"), "again")
 
-    def test_ddp(self):
-        self.assert_right(self.ranks(3, "ddp"), "ddp")
-
-    def test_hooks_of_torch(self):
-        self.assert_right(self.ranks(2, "hooks"), "hooks")
-
-    def test_fsdp(self):
-        self.assert_right(self.ranks(4, "fsdp"), "fsdp")
-
-    def test_other_trainers(self):
-        self.assert_right(self.ranks(2, "other_trainers"), "other_trainers")
-
-    def test_checkpoints(self):
-        with tempfile.TemporaryDirectory() as folder:
-            self.assert_right(self.ranks(2, "checkpoints", CHECKPOINT=folder), "checkpoints")
-
-    def test_in_detail(self):
-        """torch checks each call, and drops our half of the group meanwhile."""
-        self.assert_right(self.ranks(2, "ddp", TORCH_DISTRIBUTED_DEBUG="DETAIL"), "ddp")
-
     def test_a_call_that_differs(self):
         self.assert_right(self.ranks(3, "mismatch"), "mismatch")
 
@@ -118,23 +111,8 @@ class BackendTest(WorkerTest):
     def test_a_forked_child(self):
         self.assert_right(self.ranks(2, "forked"), "forked")
 
-    def test_memory_and_threads(self):
-        self.assert_right(self.ranks(2, "steady"), "steady")
-
     def test_a_killed_rank(self):
-        for case in ("killed", "killed_in_backward"):
-            workers = self.ranks(3, case)
-            workers[1].wait_line("under way", 60)
-            workers[1].signal(signal.SIGKILL)
-            for worker in (workers[0], workers[2]):
-                worker.wait_line("told: DistBackendError.*rank 1", 5)
-                self.assert_status(worker, 3)
-
-    def test_backward_has_a_deadline(self):
-        workers = self.ranks(2, "backward_has_a_deadline")
-        workers[0].wait_line("told", 60)
-        self.assert_status(workers[0], 3)
-        workers[1].signal(signal.SIGKILL)
+        self.assert_killed("killed")
 
     def test_nothing_stays(self):
         """Its own daemons end soon after the last rank, however that ends."""
@@ -182,6 +160,40 @@ class BackendTest(WorkerTest):
             worker.wait_line("told: .*rank 2 did not call init_process_group", 60)
         self.assert_nothing_is_left()
 
+
+@needs_a_new_torch
+class TrainingTest(BackendTest):
+    program = "backend_trainer.py"
+
+    def test_ddp(self):
+        self.assert_right(self.ranks(3, "ddp"), "ddp")
+
+    def test_hooks_of_torch(self):
+        self.assert_right(self.ranks(2, "hooks"), "hooks")
+
+    def test_fsdp(self):
+        self.assert_right(self.ranks(4, "fsdp"), "fsdp")
+
+    def test_other_trainers(self):
+        self.assert_right(self.ranks(2, "other_trainers"), "other_trainers")
+
+    def test_checkpoints(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_right(self.ranks(2, "checkpoints", CHECKPOINT=folder), "checkpoints")
+
+    def test_in_detail(self):
+        """torch checks each call, and drops our half of the group meanwhile."""
+        self.assert_right(self.ranks(2, "ddp", TORCH_DISTRIBUTED_DEBUG="DETAIL"), "ddp")
+
+    def test_memory_and_threads(self):
+        self.assert_right(self.ranks(2, "steady"), "steady")
+
+    def test_backward_has_a_deadline(self):
+        workers = self.ranks(2, "backward_has_a_deadline")
+        workers[0].wait_line("told", 60)
+        self.assert_status(workers[0], 3)
+        workers[1].signal(signal.SIGKILL)
+
     def test_torchrun(self):
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",
                        "HOME": os.environ.get("HOME", "/"), "BPS_LIBRARY": os.environ["BPS_LIBRARY"]}
@@ -190,6 +202,9 @@ class BackendTest(WorkerTest):
                              text=True, timeout=300)
         self.assertEqual(run.returncode, 0, run.stdout)
         self.assertEqual(run.stdout.count("right: ddp"), 4, run.stdout)
+
+    def test_a_killed_rank(self):
+        self.assert_killed("killed_in_backward")
 
 
 class OldTorchTest(unittest.TestCase):
