@@ -91,7 +91,7 @@ def _stripped(path: pathlib.Path) -> bytes:
 
 
 def _sources() -> List[pathlib.Path]:
-    return sorted((HERE / "bps").rglob("*.py"))
+    return sorted(path for path in (HERE / "bps").rglob("*") if path.suffix in (".py", ".typed"))
 
 
 def build_wheel(wheel_directory: str, config_settings: _Settings = None, metadata_directory: Optional[str] = None) -> str:

@@ -1,5 +1,6 @@
 """What a rank of backend_test.py does: python3 PROGRAM FUNCTION. Ranks and the store come from the launcher's variables."""
 import datetime
+import logging
 import sys
 import time
 
@@ -10,6 +11,7 @@ import bps.torch  # noqa: F401: before torch 2.14 this makes "bps" known
 
 
 def begin(seconds=60.0):
+    logging.basicConfig(level=logging.INFO)
     dist.init_process_group("bps", timeout=datetime.timedelta(seconds=seconds))
     return dist.get_rank(), dist.get_world_size()
 

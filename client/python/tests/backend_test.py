@@ -9,10 +9,12 @@ import tempfile
 import time
 import unittest
 
+import netlab
 import torch
 from harness import HERE, WorkerTest
 
-IS_NEW = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()) >= (2, 6)
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+IS_NEW = VERSION >= (2, 6)
 needs_a_new_torch = unittest.skipUnless(
     IS_NEW, f"not run: torch {torch.__version__} takes no backend written in Python; --torch-latest does")
 
@@ -91,13 +93,17 @@ class CallsTest(BackendTest):
 
     def test_every_call(self):
         scheduler, _ = self.cluster(2)
-        for case in ("reductions", "copies"):
+        for case in ("reductions", "sparse", "copies"):
             self.assert_right(self.ranks(3, case, scheduler=scheduler), case)
 
     def test_strides_messages_groups(self):
         scheduler, _ = self.cluster(2)
         for case in ("strided", "messages", "several"):
             self.assert_right(self.ranks(3, case, scheduler=scheduler), case)
+
+    @unittest.skipUnless(VERSION >= (2, 14), f"not run: torch {torch.__version__} splits no group of a backend written in Python")
+    def test_split_groups(self):
+        self.assert_right(self.ranks(3, "split"), "split")
 
     def test_again_with_the_same_store(self):
         self.assert_right(self.ranks(2, "again"), "again")
@@ -177,6 +183,9 @@ class TrainingTest(BackendTest):
     def test_other_trainers(self):
         self.assert_right(self.ranks(2, "other_trainers"), "other_trainers")
 
+    def test_compiled(self):
+        self.assert_right(self.ranks(2, "compiled"), "compiled")
+
     def test_checkpoints(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assert_right(self.ranks(2, "checkpoints", CHECKPOINT=folder), "checkpoints")
@@ -194,14 +203,33 @@ class TrainingTest(BackendTest):
         self.assert_status(workers[0], 3)
         workers[1].signal(signal.SIGKILL)
 
+    def torchrun(self, name, *arguments, case):
+        return self.start(name, sys.executable, "-m", "torch.distributed.run", *arguments, HERE / self.program, case, environment={
+            "PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1", "HOME": os.environ.get("HOME", "/"),
+            "TMPDIR": str(self.temporary), "BPS_LIBRARY": os.environ["BPS_LIBRARY"]})
+
+    def test_two_hosts(self):
+        """A cluster of the job's own has a server on each."""
+        why = netlab.why_no_lab()
+        if why:
+            self.skipTest(f"not run: {why}")
+        with netlab.Lab(2) as self.netlab:
+            for case in ("ddp", "fsdp"):
+                hosts = []
+                for self.host in (1, 2):
+                    hosts.append(self.torchrun(f"host {self.host}", "--nnodes", "2", "--node-rank", str(self.host - 1),
+                                               "--nproc-per-node", "2", "--master-addr", self.netlab.address(1),
+                                               "--master-port", "29500", case=case))
+                for host in hosts:
+                    self.assert_status(host, 0, limit=300)
+                    self.assertEqual(host.text().count(f"right: {case}"), 2, host.text())
+                self.assertIn("a cluster of this job's own, with 2 servers", hosts[0].text())
+            self.assert_nothing_is_left()
+
     def test_torchrun(self):
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",
-                       "HOME": os.environ.get("HOME", "/"), "BPS_LIBRARY": os.environ["BPS_LIBRARY"]}
-        run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "4",
-                              HERE / self.program, "ddp"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, timeout=300)
-        self.assertEqual(run.returncode, 0, run.stdout)
-        self.assertEqual(run.stdout.count("right: ddp"), 4, run.stdout)
+        run = self.torchrun("torchrun", "--standalone", "--nproc-per-node", "4", case="ddp")
+        self.assert_status(run, 0, limit=300)
+        self.assertEqual(run.text().count("right: ddp"), 4, run.text())
 
     def test_a_killed_rank(self):
         self.assert_killed("killed_in_backward")

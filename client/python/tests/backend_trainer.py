@@ -146,12 +146,44 @@ def other_trainers():
     digests = [None] * size
     dist.all_gather_object(digests, digest_of(model))
     assert len(set(digests)) == 1, "Join: parameters differ between ranks"
+    torch.manual_seed(0)
+    rows = DistributedDataParallel(torch.nn.Embedding(10, 3, sparse=True))  # gradients of some rows
+    rows(torch.tensor([rank, rank + 1])).sum().backward()
+    gradient = rows.module.weight.grad
+    assert gradient.is_sparse
+    check(gradient.to_dense()[1], torch.full((3,), 2.0 / size), "a sparse gradient")
     mesh = init_device_mesh("cpu", (size,))
     whole = torch.arange(float(size * 2 * 3)).view(size * 2, 3)
     sharded = distribute_tensor(whole, mesh, [Shard(0)])
     check(sharded.redistribute(mesh, [Replicate()]).to_local(), whole, "redistribute")
     check(sharded.redistribute(mesh, [Shard(1)]).full_tensor(), whole, "redistribute to columns")
     right("other_trainers")
+
+
+def compiled():
+    """DDP in torch.compile, and collectives inside a compiled function; without a compiler of C++."""
+    import torch.distributed._functional_collectives as functional
+
+    rank, size = begin()
+    alone = trained_alone(size, 4)
+    model = DistributedDataParallel(model_of())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    compiled_model = torch.compile(model, backend="aot_eager")
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(compiled_model, batch_of(rank, step)).backward()
+        optimizer.step()
+    assert_close([p.detach() for p in model.parameters()], alone, "compiled DDP")
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def total(tensor):
+        return functional.all_reduce(tensor * 2, "sum", dist.group.WORLD) + 1
+
+    check(total(torch.full((3,), float(rank))), torch.full((3,), float(size * (size - 1) + 1)), "all_reduce in a compiled function")
+    check(functional.all_gather_tensor(torch.tensor([rank]), 0, dist.group.WORLD) * 1, torch.arange(size), "all_gather_tensor")
+    scattered = functional.reduce_scatter_tensor(torch.arange(float(size)), "sum", 0, dist.group.WORLD)
+    check(scattered * 1, torch.tensor([float(rank * size)]), "reduce_scatter_tensor")
+    right("compiled")
 
 
 def checkpoints():

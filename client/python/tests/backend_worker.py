@@ -3,6 +3,7 @@ import datetime
 import os
 import signal
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -77,6 +78,29 @@ def reductions():
         else:
             raise AssertionError(f"{op} of {dtype} was not refused")
     right("reductions")
+
+
+def sparse():
+    """Sums of tensors that have other places on each rank, some of them twice; dense dimensions, none at all."""
+    rank, size = begin()
+    for dtype in FLOATS + (torch.int64,):
+        for dense in ((), (3,)):
+            def one(r):
+                places = torch.tensor([[r, 2 * r, r], [0, r, 0]])
+                return torch.sparse_coo_tensor(places, given(r, 3 * max(sum(dense), 1), dtype).view(3, *dense), (2 * size, size, *dense))
+            tensor = one(rank)
+            dist.all_reduce(tensor)
+            total = one(0).to_dense()
+            for r in range(1, size):
+                total = total + one(r).to_dense()
+            check(tensor.to_dense(), total, f"sparse {dtype}")
+    empty = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0), (4,))
+    dist.all_reduce(empty)
+    check(empty.to_dense(), torch.zeros(4), "an empty sparse tensor")
+    expect_error(lambda: dist.all_reduce(empty, dist.ReduceOp.MAX), "to_dense", 1.0, TypeError)
+    other = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0), (4 if rank == 0 else 5,))
+    expect_error(lambda: dist.all_reduce(other), "rank 1 calls all_reduce of sparse", 5.0)
+    right("sparse")
 
 
 def copies():
@@ -252,6 +276,28 @@ def several():
         dist.destroy_process_group(group)
     dist.monitored_barrier()
     right("several")
+
+
+def split():
+    """Parts of a group, in the order that the program gives, and parts of parts."""
+    rank, size = begin()
+    order = list(reversed(range(size)))
+    whole = dist.split_group(None, [order])
+    assert dist.get_process_group_ranks(whole) == order, dist.get_process_group_ranks(whole)
+    parts = [torch.empty(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(parts, torch.tensor([rank]), group=whole)
+    check(torch.cat(parts), torch.tensor(order), "a group of another order")
+    halves = dist.split_group(whole, [[0, 1], list(range(2, size))], timeout=datetime.timedelta(seconds=2))
+    mine = order[:2] if rank in order[:2] else order[2:]
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor, group=halves)
+    check(tensor, torch.full((3,), float(sum(mine))), "a part of a part")
+    if rank == 0:
+        expect_error(lambda: dist.split_group(None, [[1, 2]]), "leaves out rank 0", 1.0, ValueError)
+    if rank == order[0]:
+        expect_error(lambda: dist.all_reduce(torch.ones(2), group=halves), "timed out after 2 s", 10.0)
+    dist.barrier()
+    right("split")
 
 
 def again():

@@ -155,7 +155,7 @@ def _join(meeting: Meeting, job: str, cluster: Cluster, key: _KeyFile) -> Client
         _log.info("bps: a cluster of this job's own, with %d server%s; set BPS_SCHEDULER to use another one", hosts,
                   "" if hosts == 1 else "s")
     return Client(rank=meeting.rank, world_size=meeting.size, job=job, scheduler=at["scheduler"], key_file=key.path,
-                  join_timeout_ms=int(meeting.timeout_s * 1000))
+                  join_timeout_ms=meeting.join_timeout_ms())
 
 
 def _check_reach(scheduler: str, is_same_host: bool) -> None:

@@ -1,8 +1,9 @@
 """Ranks that meet in the store of torch, to find their job."""
+import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 from ...errors import Code, Error
 
@@ -44,6 +45,10 @@ class Meeting:
         missing = [rank for rank in range(self.size) if not self.store.check([self._key(f"rank/{rank}")])]
         shown = ", ".join(map(str, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
         return f"{'ranks' if len(missing) > 1 else 'rank'} {shown} did not call init_process_group"
+
+    def join_timeout_ms(self) -> Optional[int]:
+        """None: BPS_JOIN_TIMEOUT says."""
+        return None if os.environ.get("BPS_JOIN_TIMEOUT") else int(self.timeout_s * 1000)
 
     def rank_0_is_late(self) -> str:
         of_rank_0 = int(self.store.add("bps/generation/0", 0))

@@ -3,8 +3,9 @@
 Tensors are checked before anything is sent, so a call that is refused leaves the group as it was.
 """
 import contextlib
+import functools
 import os
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from .buffers import Finish, bytes_of, parts_of
 from .call import Call, torch_errors
 from .job import Job
 from .reductions import Reduction, Signature, reduction_of, viewed
+from .sparse import SparseSum
 
 Tensors = Sequence[torch.Tensor]
 
@@ -50,6 +52,8 @@ class Members:
         call = self._call("all_reduce", timeout_s)
         handles: List[Handle] = []
         finishes: List[Optional[Finish]] = []
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._sparse_all_reduce(call, tensors, op)
         reductions = self._reductions(tensors, op, "tensor", written=True)
         with torch_errors(call.what):
             for tensor, reduction in zip(tensors, reductions):
@@ -60,6 +64,14 @@ class Members:
                 handles.append(self.group.push_pull(memory_of_tensor(viewed(place)), op=reduction.op, scale=reduction.scale))
                 finishes.append(finish)
         return call.start(handles, tensors, finishes)
+
+    def _sparse_all_reduce(self, call: Call, tensors: Tensors, op: Any) -> Call:
+        if not all(tensor.is_sparse for tensor in tensors):
+            raise ValueError("all_reduce of sparse and dense tensors at once: make two calls of it")
+        sums = [SparseSum(tensor, op) for tensor in tensors]
+        with torch_errors(call.what):
+            handles = [self.group.all_gather(bytes_of(one.message())) for one in sums]
+        return call.start(handles, tensors, [functools.partial(one.finish, handle) for one, handle in zip(sums, handles)])
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: Optional[float] = None) -> Call:
         call = self._call("reduce", timeout_s)
@@ -266,6 +278,13 @@ class Members:
     def joined(self, what: str, calls: Sequence[Call]) -> Call:
         """One call that is over when all are."""
         return self._call(what).start_all(calls)
+
+    def part(self, ranks: Sequence[int], name: str, timeout_s: float) -> "Members":
+        """Of this group, to call on among themselves; this rank is one of them."""
+        call = self._call("split_group")
+        job_ranks = [self.ranks[rank] for rank in ranks]
+        with torch_errors(call.what):
+            return Members(self._job, self._job.client.group(f"torch.{name}", job_ranks), job_ranks, timeout_s, owns_job=False)
 
     # -- end --
 

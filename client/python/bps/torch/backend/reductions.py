@@ -4,7 +4,7 @@ bps sums, averages, multiplies and compares eight types. The rest of what torch 
 is an `or`; complex numbers are pairs; what bps cannot do on the way (bit operations, int16) is gathered and reduced here, in
 rank order, at the price of as many bytes as there are ranks.
 """
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -96,10 +96,14 @@ class Signature:
     def places(self, ranks: int, byte_count: int) -> torch.Tensor:
         return torch.empty((ranks, self.length + byte_count), dtype=torch.uint8)
 
-    def checked(self, places: torch.Tensor, like: torch.Tensor) -> List[torch.Tensor]:
-        """The parts of all ranks. DistBackendError: they are not those of one call."""
+    def check(self, places: Iterable[torch.Tensor]) -> None:
+        """DistBackendError: what has come from the ranks is not that of one call."""
         texts = [bytes(place[:self.length].tolist()).decode(errors="replace").strip() for place in places]
         for rank, text in enumerate(texts):
             if text != texts[0]:
                 raise dist.DistBackendError(f"bps: rank 0 of the group calls {texts[0]}, rank {rank} calls {text}")
+
+    def checked(self, places: torch.Tensor, like: torch.Tensor) -> List[torch.Tensor]:
+        """The parts of all ranks. DistBackendError as check()."""
+        self.check(places)
         return [place[self.length:].clone().view(like.dtype).view(like.shape) for place in places]

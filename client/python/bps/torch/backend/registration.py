@@ -21,7 +21,7 @@ class _Registry:
     while it still uses them (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
 
     def __init__(self, version: Tuple[int, ...]) -> None:
-        self._made = backend_class() if version >= _BACKEND_SINCE else process_group_class()
+        self._made = backend_class(self._own) if version >= _BACKEND_SINCE else process_group_class()
         self._alive: List[Any] = []
         self._default: Optional[Job] = None
 
@@ -29,7 +29,9 @@ class _Registry:
         """For torch, once for each process group of this rank."""
         with torch_errors("bps: init_process_group", is_of_call=False):
             members = self._members(options)
-        made = self._made(members)
+        return self._own(self._made(members))
+
+    def _own(self, made: Any) -> Any:
         self._alive = [one for one in self._alive if not one.members.has_ended] + [made]
         return made
 
@@ -57,7 +59,7 @@ def _join(options: Any, timeout_s: float) -> Job:
     job = meeting.get("job", meeting.rank_0_is_late)
     if meeting.size > 1 and not any(os.environ.get(name) for name in ("BPS_SCHEDULER", "BPS_CONFIG")):
         return Job(*cluster.join(meeting, job), meeting)
-    client = Client(rank=meeting.rank, world_size=meeting.size, job=job, join_timeout_ms=int(timeout_s * 1000))
+    client = Client(rank=meeting.rank, world_size=meeting.size, job=job, join_timeout_ms=meeting.join_timeout_ms())
     return Job(client, None, meeting)
 
 

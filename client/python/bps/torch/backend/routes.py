@@ -4,7 +4,7 @@ Since torch 2.14 a backend is a subclass of `Backend`; from 2.6 on it can be one
 some calls. Both are thin: the calls are those of Members.
 """
 from datetime import timedelta
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -174,8 +174,8 @@ def _always(value: Any) -> property:
     return property(lambda self: value)
 
 
-def backend_class() -> Any:
-    """Since torch 2.14."""
+def backend_class(own: Callable[[Any], Any]) -> Any:
+    """Since torch 2.14. own: takes those that torch does not ask its creator for."""
 
     class BpsBackend(Calls, c10d.Backend):  # type: ignore[misc, name-defined]
         def __init__(self, members: Members) -> None:
@@ -183,7 +183,7 @@ def backend_class() -> Any:
             self.members = members
 
         # The base class asks the subclass for these, for ever.
-        supports_splitting = _always(False)
+        supports_splitting = _always(True)
         supports_coalescing = _always(False)
         supports_shrinking = _always(False)
         supports_reconfigure = _always(False)
@@ -192,7 +192,14 @@ def backend_class() -> Any:
 
         @property
         def options(self) -> Any:
-            return self._options
+            return c10d.Backend.Options("bps", timedelta(seconds=self.members.timeout_s))
+
+        def split(self, store: Any, ranks: Sequence[int], options: Any) -> Any:
+            """For split_group, on all ranks of this group."""
+            if self.members.rank not in ranks:  # torch crashes if it is given none
+                raise ValueError(f"split_group leaves out rank {self.members.rank}, which torch can do with its own backends only: "
+                                 "give it a part of its own, or use new_group")
+            return own(BpsBackend(self.members.part(ranks, options.group_name, options._timeout.total_seconds())))
 
     BpsBackend.__name__ = "bps"
     return BpsBackend
