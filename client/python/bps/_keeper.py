@@ -42,6 +42,14 @@ class _Programs:
         """Has one come? False also when the daemon has ended."""
         return bool(self._wait(limit_s) & select.POLLIN)
 
+    def begin(self) -> bool:
+        """Has the first one come? The one that has started this may end before it has."""
+        starter, until = os.getppid(), time.monotonic() + _FIRST_S
+        while os.getppid() == starter and time.monotonic() < until and self._daemon.poll() is None:
+            if self.come_within(_LOOK_MS / 1000):
+                return True
+        return self.come_within(_GRACE_S)
+
     def stay(self) -> None:
         """Until the last one has gone, or the daemon has ended."""
         while True:
@@ -71,10 +79,10 @@ def main() -> None:
         daemon = subprocess.Popen(program, stdin=subprocess.DEVNULL, close_fds=False,  # it has the key's
                                   preexec_fn=_die_with_parent)
         programs = _Programs(os.path.join(folder, "alive"), daemon)
-        patience_s = _FIRST_S
-        while programs.come_within(patience_s):
+        has_come = programs.begin()
+        while has_come:
             programs.stay()
-            patience_s = _GRACE_S
+            has_come = programs.come_within(_GRACE_S)
     finally:
         if daemon is not None and daemon.poll() is None:
             daemon.terminate()

@@ -159,6 +159,12 @@ class CallsTest(BackendTest):
             worker.end()
         self.assert_nothing_is_left()
 
+    def test_rank_0_dies_as_it_begins(self):
+        """It has the store, too."""
+        workers = self.ranks(2, "dies_as_it_begins")
+        workers[1].wait_line("told: DistNetworkError: .*the store of torch is gone", 60)
+        self.assert_nothing_is_left()
+
     def test_a_rank_does_not_come(self):
         workers = self.ranks(3, "too_few")
         workers[2].signal(signal.SIGKILL)
