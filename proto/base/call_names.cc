@@ -67,6 +67,14 @@ std::string describe_group(std::string_view tensor) {
   return fmt::format("group '{}'", group);
 }
 
+std::string how_to_go_on(std::string_view tensor) {
+  const std::string group = describe_group(tensor);
+  if (group.empty()) return "to go on, drop it on all ranks and declare it again";
+  return group.ends_with(fmt::format("group '{}'", kWorldGroup))
+             ? "to go on, declare another group of all ranks"
+             : "to go on, drop the group on all ranks and declare it again";
+}
+
 std::string describe_parts_slot(std::string_view tensor) {
   constexpr std::string_view kParts = "parts-";
   if (!is_slot(tensor)) return {};

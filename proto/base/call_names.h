@@ -47,6 +47,10 @@ std::string channel_name(std::string_view prefix, std::string_view group, Tensor
 // Of the group, a channel or a slot of one: "group 'world'", "messages from rank 0 to rank 3 with tag 5 in
 // group 'world'". Empty: the tensor is none of these.
 std::string describe_group(std::string_view tensor);
+// After ranks have called different things on it, a group or one of its slots, or on a tensor: "to go on,
+// drop the group on all ranks and declare it again". The group of all ranks stays; it says to declare another
+// one.
+std::string how_to_go_on(std::string_view tensor);
 // Of a slot for calls of parts: "group 'world': calls number 17 and later ones with these parts". Empty: it
 // is none.
 std::string describe_parts_slot(std::string_view tensor);

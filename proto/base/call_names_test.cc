@@ -25,6 +25,9 @@ TEST_CASE("call names: what a tensor of the library stands for is read from its 
   CHECK(describe_group(slot_of(channel_name(kPartsPrefix, "world", TensorId{12}))) ==
         "parts in group 'world'");
   CHECK(describe_group("layer1.weight").empty());
+  CHECK(how_to_go_on("layer1.weight") == "to go on, drop it on all ranks and declare it again");
+  CHECK(how_to_go_on(slot_of("a/b")) == "to go on, drop the group on all ranks and declare it again");
+  CHECK(how_to_go_on(slot_of(plain)) == "to go on, declare another group of all ranks");
   CHECK(describe_parts_slot(slot_name("world", TensorId{12}, "copy", "parts-17", 3)) ==
         "group 'world': calls number 17 and later ones with these parts");
   CHECK(describe_parts_slot(slot_of("world")).empty());

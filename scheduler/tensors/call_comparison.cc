@@ -30,8 +30,8 @@ std::optional<Error> CallComparison::add(Rank rank, const OpenCalls& open, const
         ErrorCode::configuration,
         fmt::format("{}: {} calls {}, {} calls {}", describe_group(catalog[open.group].declaration.name),
                     catalog.name_of(first.rank), text_of(first.call), catalog.name_of(rank), text_of(call)),
-        "call the same on all ranks, in the same order; to go on, drop the group on all ranks and declare it "
-        "again");
+        "call the same on all ranks, in the same order; " +
+            how_to_go_on(catalog[open.group].declaration.name));
     groups_.erase(open.group);
     failed_.erase(open.group);
     return error;

@@ -72,12 +72,10 @@ Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& cal
                           const std::string& other_calls) const {
   const std::string group = describe_group(shape_.tensor);
   const std::string where = group.empty() ? describe(round) : group;
-  return make_error(
-      ErrorCode::configuration,
-      where + ": " + describe_rank(one) + " calls " + calls + ", " + describe_rank(other) + " calls " +
-          other_calls,
-      "call the same on all ranks, in the same order; to go on, drop it on all ranks and declare it "
-      "again");
+  return make_error(ErrorCode::configuration,
+                    where + ": " + describe_rank(one) + " calls " + calls + ", " + describe_rank(other) +
+                        " calls " + other_calls,
+                    "call the same on all ranks, in the same order; " + how_to_go_on(shape_.tensor));
 }
 
 void RoundErrors::note_dropped(std::uint32_t contributor) {

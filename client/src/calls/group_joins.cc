@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "proto/base/call_names.h"
 #include "proto/base/parts.h"
 #include "proto/wire/limits.h"
 
@@ -101,8 +102,8 @@ bool GroupJoins::fits(GroupId id, const MadeCall& made) {
         make_error(ErrorCode::configuration,
                    fmt::format("group '{}': rank {} has joined, and call {} is one {}", calls_.spec(id)->name,
                                rank.value, call_text(call.number, call.call, call.dtype, call.count), need),
-                   "after a join call sums and averages only, and what needs nothing of that rank; to go "
-                   "on, drop the group on all ranks and declare it again"));
+                   "after a join call sums and averages only, and what needs nothing of that rank; " +
+                       how_to_go_on(group_tensor_name(calls_.spec(id)->name))));
     return false;
   }
   return true;
@@ -163,7 +164,7 @@ void GroupJoins::fail_behind(GroupId id, std::uint64_t next) {
               fmt::format("group '{}': all ranks have joined, but the next call of rank {} is number {}, "
                           "and that of others number {}: a rank was lost before it had told its calls to all",
                           calls_.spec(id)->name, self_.value, own, next),
-              "to go on, drop the group on all ranks and declare it again"));
+              how_to_go_on(group_tensor_name(calls_.spec(id)->name))));
 }
 
 void GroupJoins::on_made_by_others(const CallsMade& said) {
@@ -228,11 +229,11 @@ void GroupJoins::on_scheduler_back() {
     if (group.is_said || !group.joined.empty()) touched.push_back(id);
   for (const GroupId id : touched) {
     if (calls_.spec(id) == nullptr) continue;
-    calls_.fail_group(id,
-                      make_error(ErrorCode::configuration,
-                                 fmt::format("group '{}': the scheduler was lost while a rank had joined",
-                                             calls_.spec(id)->name),
-                                 "drop the group on all ranks and declare it again, or start the job again"));
+    calls_.fail_group(
+        id, make_error(ErrorCode::configuration,
+                       fmt::format("group '{}': the scheduler was lost while a rank had joined",
+                                   calls_.spec(id)->name),
+                       how_to_go_on(group_tensor_name(calls_.spec(id)->name)) + ", or start the job again"));
   }
 }
 

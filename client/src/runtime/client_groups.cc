@@ -111,7 +111,11 @@ Status ClientGroups::check(const GroupRequest& call, const Request& request, con
 
 Result<std::shared_ptr<OperationRecord>> ClientGroups::drop(GroupId id) {
   return groups_.update([&](std::vector<Entry>& groups) -> Result<std::shared_ptr<OperationRecord>> {
-    if (id.value == 0 || id.value >= groups.size() || groups[id.value].is_dropped) {
+    if (id.value == 0) {
+      return make_error(ErrorCode::invalid_argument, "the group of all ranks cannot be dropped",
+                        "after an error on it, declare another group of all ranks");
+    }
+    if (id.value >= groups.size() || groups[id.value].is_dropped) {
       return make_error(ErrorCode::invalid_argument,
                         fmt::format("group {} is none that can be dropped", id.value),
                         "drop once what bps_declare_group returned");
