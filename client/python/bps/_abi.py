@@ -158,7 +158,9 @@ class CView(ctypes.Structure):
     ]
 
 
-MODE_DEFAULT = -1
+MODES = {None: -1, "sync": 0, "async": 1}  # bps_mode; None: the job's
+STALENESS_DEFAULT = -1  # the job's
+STALENESS_UNBOUNDED = -2
 MEMORY_CUDA = 2  # of bps_memory_kind
 CCallback = ctypes.CFUNCTYPE(None, POINTER(CError), c_void_p)
 

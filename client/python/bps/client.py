@@ -3,6 +3,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import math
 import operator
 import sys
 import threading
@@ -25,7 +26,10 @@ _EXIT_TIMEOUT_MS = 10_000
 class TensorSpec(NamedTuple):
     """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides. parts, for
     reduce_scatter and all_gather: the elements of each rank's part, in the order of the ranks, together `count`; or one
-    number for all. ranks: a group, the ranks of the job that share the tensor, in the order of their sums; None: all."""
+    number for all. ranks: a group, the ranks of the job that share the tensor, in the order of their sums; None: all.
+    mode: "sync", or "async": the server holds a value, which the first broadcast sets; push_pull with Op.SUM adds a change
+    to it, and brings what it has become. staleness, of asynchronous ones: how many push_pulls this rank may be ahead of the
+    slowest; math.inf: any number. None: what the job's settings say."""
 
     name: str
     dtype: DType
@@ -33,6 +37,8 @@ class TensorSpec(NamedTuple):
     priority: int = 0
     parts: Optional[Sequence[int]] = None
     ranks: Optional[Sequence[int]] = None
+    mode: Optional[str] = None
+    staleness: Optional[float] = None
 
 
 class Scale(NamedTuple):
@@ -177,8 +183,8 @@ class Client:
             target.dtype = int(spec.dtype)
             target.count = spec.count
             target.priority = self._checked_priority(spec.name, spec.priority)
-            target.mode = _abi.MODE_DEFAULT
-            target.staleness = -1
+            target.mode = _abi.MODES[spec.mode]
+            target.staleness = self._checked_staleness(spec)
             if spec.parts is not None:
                 target.parts = (ctypes.c_uint64 * len(spec.parts))(*self._checked_parts(spec))
                 target.part_count = len(spec.parts)
@@ -490,9 +496,19 @@ class Client:
         if not isinstance(spec.dtype, DType):
             raise invalid(f"the dtype of {spec.name} is {spec.dtype!r}, and is to be a bps.DType")
         _checks.whole(f"the count of {spec.name}", spec.count, 0, (1 << 64) - 1, "a number of elements")
+        if spec.mode not in _abi.MODES:
+            raise invalid(f"the mode of {spec.name} is {spec.mode!r}, and is to be 'sync' or 'async'")
         if spec.parts is None:
             return spec
         return spec._replace(parts=_checks.sequence(f"the parts of {spec.name}", spec.parts, "numbers of elements"))
+
+    @staticmethod
+    def _checked_staleness(spec: TensorSpec) -> int:
+        if spec.staleness is None:
+            return _abi.STALENESS_DEFAULT
+        if spec.staleness == math.inf:
+            return _abi.STALENESS_UNBOUNDED
+        return _checks.whole(f"the staleness of {spec.name}", spec.staleness, 0, (1 << 32) - 2, "a number of push_pulls")
 
     @staticmethod
     def _checked_parts(spec: TensorSpec) -> List[int]:

@@ -180,7 +180,9 @@ def horovods_order():
     optimizer.synchronize()
     assert all(torch.equal(p.grad, p.grad.half().float()) for p in model.parameters())
     assert bps.broadcast_object(bps.rank(), root_rank=1, name="the rank") == 1
-    refused(bps.Code.INVALID_ARGUMENT, "LBFGS", lambda: bps.DistributedOptimizer(torch.optim.LBFGS(nn.Linear(3, 3).parameters())))
+    lbfgs = nn.Linear(3, 3)
+    refused(bps.Code.INVALID_ARGUMENT, "LBFGS looks at all gradients at once.*`model=`",
+            lambda: bps.DistributedOptimizer(torch.optim.LBFGS(lbfgs.parameters()), model=lbfgs))
 
 
 if __name__ == "__main__":

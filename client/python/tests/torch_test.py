@@ -94,3 +94,22 @@ class LayersTest(CasesTest):
     def test_around_the_optimizer(self):
         """Programs that do more with a model and its optimizer than to train them."""
         self.cases(2, "tied", "another_group", "loaded", "dropped", "copied", "passes", "horovods_order")
+
+
+class OptimizerTest(CasesTest):
+    program = "optimizer_worker.py"
+
+    def test_all_optimizers(self):
+        """Each of torch.optim against one process, also foreach and fused."""
+        self.cases(2, "every_optimizer", "lbfgs", "closures")
+
+    def test_parameters(self):
+        """What is there twice, frozen, unused, added, loaded."""
+        self.cases(2, "listed_twice", "frozen_and_thawed", "unused_on_a_rank", "accumulated_and_clipped", "loaded_on_one_rank",
+                   "scaled_with_infinity", "schedulers")
+
+    def test_arguments_of_horovod(self):
+        self.cases(3, "predivided", "groups", "operations", "sets", "sets_that_differ", servers=2)
+
+    def test_sparse_gradients(self):
+        self.cases(3, "sparse", "sparse_on_some_ranks", "sparse_with_others", servers=2)

@@ -1,17 +1,55 @@
 """Do all ranks have the same model? Asked before anything is exchanged, because a tensor that one rank lacks would make
 the others wait for it until their deadline."""
+import collections
+import contextlib
+import hashlib
 import json
-from typing import List, Optional, Sequence, Tuple
+import weakref
+from typing import Any, Counter, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from .._abi import DType, Op
 from .._memory import memory_of
 from ..errors import Code, Error
+from ..group import Group
 from .stream import Parcel, broadcast_bytes
 from .world import World
 
 _Entry = List[str]
+_STEP = 1024  # lengths of `greatest` are multiples of it, so that few tensors are declared
+
+
+class Members(NamedTuple):
+    """Ranks of the job with a group of their own. The group is dropped when its owner is gone: when the next one is made,
+    because the collector may come at any moment."""
+
+    name: str
+    group: Group
+    ranks: Optional[Sequence[int]]  # None: all of the job
+    size: int
+
+    @classmethod
+    def make(cls, world: World, owner: object, name: str, ranks: Optional[Sequence[int]] = None) -> "Members":
+        with contextlib.suppress(IndexError):
+            while True:
+                with contextlib.suppress(Error):  # of a job that is over
+                    _unused.popleft().drop()
+        group = world.client.group(name, ranks)
+        weakref.finalize(owner, _unused.append, group).atexit = False
+        return cls(name, group, ranks, world.client.world_size if ranks is None else len(ranks))
+
+    @classmethod
+    def of_set(cls, world: World, owner: object, ranks: Sequence[int]) -> "Members":
+        """The n-th for these ranks has the same name on all of them."""
+        counts = _made.setdefault(world, collections.Counter())
+        key = hashlib.sha256(json.dumps(ranks).encode()).hexdigest()[:16]
+        counts[key] += 1
+        return cls.make(world, owner, f"optimizer.{key}.{counts[key]}", ranks)
+
+
+_unused: Deque[Group] = collections.deque()
+_made: "weakref.WeakKeyDictionary[World, Counter[str]]" = weakref.WeakKeyDictionary()
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -23,39 +61,60 @@ def _listing(tensors: Sequence[Tuple[str, torch.Tensor]]) -> List[_Entry]:
     return [[name, _kind(tensor)] for name, tensor in tensors]
 
 
-def first_difference(mine: List[_Entry], theirs: List[_Entry]) -> Optional[str]:
-    """In words, of rank 0's listing and another; None if there is none."""
+def first_difference(mine: List[_Entry], theirs: List[_Entry], root: int = 0) -> Optional[str]:
+    """In words, of the root's listing and another; None if there is none."""
     for (my_name, my_kind), (their_name, their_kind) in zip(mine, theirs):
         if my_name != their_name:
-            return f"where rank 0 has {their_name} it has {my_name}"
+            return f"where rank {root} has {their_name} it has {my_name}"
         if my_kind != their_kind:
-            return f"its {my_name} is {my_kind}, rank 0's {their_kind}"
+            return f"its {my_name} is {my_kind}, rank {root}'s {their_kind}"
     if len(mine) > len(theirs):
-        return f"it has {len(mine)} tensors, rank 0 only {len(theirs)}: {mine[len(theirs)][0]} is too many"
+        return f"it has {len(mine)} tensors, rank {root} only {len(theirs)}: {mine[len(theirs)][0]} is too many"
     if len(mine) < len(theirs):
-        return f"it has only {len(mine)} tensors, rank 0 {len(theirs)}: {theirs[len(mine)][0]} is missing"
+        return f"it has only {len(mine)} tensors, rank {root} {len(theirs)}: {theirs[len(mine)][0]} is missing"
     return None
 
 
-def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], what: str) -> None:
-    """Returns on every rank, or raises on every rank. Code.CONFIGURATION, naming the ranks that differ from rank 0, and on
-    those the first difference."""
+def greatest(world: World, values: bytearray, members: Optional[Members] = None) -> None:
+    """Each of `values` becomes the greatest that a rank has there."""
+    if members is not None:
+        members.group.push_pull(values, op=Op.MAX).wait()
+        return
+    count = -(-len(values) // _STEP) * _STEP
+    tensor = world.tensor(f"agreement.{count}", DType.U8, count)
+    padded = values + bytearray(count - len(values))
+    Parcel(world, padded, lambda given: world.client.push_pull(tensor, given, op=Op.MAX)).wait()
+    values[:] = padded[:len(values)]
+
+
+def _broadcast(world: World, data: bytearray, root: int, members: Optional[Members]) -> None:
+    if members is not None:
+        members.group.broadcast(data, root).wait()
+    else:
+        broadcast_bytes(world, [memory_of(data, "listing", writable=True)], root)
+
+
+def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], what: str,
+                    members: Optional[Members] = None) -> None:
+    """Returns on every rank, or raises on every rank. Code.CONFIGURATION, naming the ranks that differ from the first one,
+    and on those the first difference. members: the ranks, if not all."""
+    ranks: Any = range(world.client.world_size) if members is None else members.ranks
+    root, rank = ranks[0], world.client.rank
     mine = _listing(tensors)
     data = bytearray(json.dumps(mine).encode())
     length = bytearray(len(data).to_bytes(8, "little"))
-    broadcast_bytes(world, [memory_of(length, "length", writable=True)], root=0)
-    theirs = bytearray(data if world.client.rank == 0 else int.from_bytes(length, "little"))
-    broadcast_bytes(world, [memory_of(theirs, "listing", writable=True)], root=0)
-    difference = first_difference(mine, json.loads(theirs.decode()))
+    _broadcast(world, length, root, members)
+    theirs = bytearray(data if rank == root else int.from_bytes(length, "little"))
+    _broadcast(world, theirs, root, members)
+    difference = first_difference(mine, json.loads(theirs.decode()), root)
 
-    tensor = world.tensor("agreement", DType.U8, world.client.world_size)
-    flags = bytearray(world.client.world_size)
-    flags[world.client.rank] = 0 if difference is None else 1
-    Parcel(world, flags, lambda given: world.client.push_pull(tensor, given, op=Op.MAX)).wait()
-    ranks = [rank for rank, flag in enumerate(flags) if flag]
-    if not ranks:
+    flags = bytearray(len(ranks))
+    flags[ranks.index(rank)] = 0 if difference is None else 1
+    greatest(world, flags, members)
+    others = [one for one, flag in zip(ranks, flags) if flag]
+    if not others:
         return
-    who = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-    detail = f": on rank {world.client.rank}, {difference}" if difference is not None else ""
-    raise Error(Code.CONFIGURATION, f"{what} of {who} is not that of rank 0{detail}",
+    who = ("rank " if len(others) == 1 else "ranks ") + ", ".join(map(str, others))
+    detail = f": on rank {rank}, {difference}" if difference is not None else ""
+    raise Error(Code.CONFIGURATION, f"{what} of {who} is not that of rank {root}{detail}",
                 "build it alike on all ranks" + ("" if detail else f"; {who} can say what differs"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
 import torch
 
 if TYPE_CHECKING:
-    from .optimizer import GradientExchange
+    from .gradients import GradientExchange
 
 _Group = Dict[str, Any]
 _Hook = Callable[..., None]

@@ -1,177 +1,23 @@
-"""DistributedOptimizer: an optimizer that averages gradients over all ranks before it uses them."""
+"""DistributedOptimizer: an optimizer that averages gradients over all ranks before it uses them, or shares parameters."""
 import contextlib
-import gc
+import functools
+import inspect
 import itertools
 import sys
-import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+import warnings
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
 from .._abi import Op
-from ..client import TensorSpec
+from .._checks import number
 from ..errors import invalid
-from .agreement import check_agreement
-from .layers import LayerwiseUpdates, remove_all
-from .operations import Handle, start
-from .tensors import check_place, dtype_of
+from .asynchronous import SharedParameters
+from .gradients import GradientExchange, Named, Reduction
+from .layers import LayerwiseUpdates
 from .world import world
 
-Named = List[Tuple[str, torch.nn.Parameter]]
-
-
-class _Started(NamedTuple):
-    """A push_pull, and the gradient that it was started with and will be written to."""
-
-    handle: Handle
-    gradient: torch.Tensor
-    version: int
-
-    def is_untouched(self, parameter: torch.nn.Parameter) -> bool:
-        return parameter.grad is self.gradient and self.gradient._version == self.version
-
-
-def _weakly(exchange: "GradientExchange") -> Callable[[torch.nn.Parameter], None]:
-    """Its hook of a parameter, which may outlive it."""
-    reference = weakref.ref(exchange)
-
-    def gradient_is_there(parameter: torch.nn.Parameter) -> None:
-        alive = reference()
-        if alive is not None:
-            alive.gradient_is_there(parameter)
-
-    return gradient_is_there
-
-
-class GradientExchange:
-    """Starts a push_pull for a parameter's gradient as soon as it is complete, and knows which are under way.
-
-    Owned by one DistributedOptimizer. Gradients arrive on threads of autograd, one at a time; everything else happens on
-    the thread that calls step(). When it goes, its parameters are as they were before it.
-    """
-
-    _living: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
-
-    def __init__(self, named: Named, backward_passes_per_step: int, op: Op,
-                 compression: Optional[torch.dtype]) -> None:
-        self._place = world()
-        self._op = op
-        self._compression = compression
-        self.set_passes(backward_passes_per_step)
-        self._prefix: Optional[str] = None  # of its tensors' names
-        self._names: Dict[torch.nn.Parameter, str] = {}
-        self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
-        self._started: Dict[torch.nn.Parameter, _Started] = {}
-        self._keep: List[Any] = []  # gradient accumulators, whose hooks go with them
-        self.averaged = False  # the gradients are what step() may use
-        self.promised: Set[torch.nn.Parameter] = set()  # have an update to come; LayerwiseUpdates sees to it
-        self.add(named, "the model that is optimized")
-        GradientExchange._living.add(self)
-
-    def add(self, named: Named, what: str) -> None:
-        """On all ranks. Code.CONFIGURATION: `what` differs between them."""
-        GradientExchange._refuse_watched(named)
-        check_agreement(self._place, named, what)
-        if self._prefix is None:  # ranks count alike: one that is refused above takes no number
-            self._prefix = f"optimizer{self._place.next_optimizer()}"
-        self._names.update((parameter, name) for name, parameter in named)
-        self._place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
-        # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
-        # the next forward pass needs first overtakes the rest. What is frozen is declared when it is thawed.
-        try:
-            self._place.declare([self._spec(parameter) for _, parameter in named if parameter.requires_grad])
-        except BaseException:
-            for _, parameter in named:
-                self._names.pop(parameter, None)
-            raise
-        watch = _weakly(self)
-        handles = [self._watch(parameter, watch) for _, parameter in named if parameter.requires_grad]
-        weakref.finalize(self, remove_all, handles)
-
-    @property
-    def under_way(self) -> bool:
-        return bool(self._started)
-
-    def set_passes(self, passes: int) -> None:
-        if passes < 1:
-            raise invalid(f"backward_passes_per_step={passes}: it takes at least 1")
-        self._passes = passes
-
-    def forget_passes(self) -> None:
-        """What they added up has been cleared."""
-        self._seen.clear()
-
-    def start_missing(self) -> None:
-        """What this rank had no use for in this step: others may have. A parameter without a gradient counts as zeros."""
-        for parameter in self._names:
-            if parameter.requires_grad and parameter not in self._started:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                self._start(parameter)
-
-    def wait_for(self, parameter: torch.nn.Parameter) -> None:
-        """Nothing happens if nothing is under way for it. Error: INVALID_ARGUMENT if the program has changed the gradient
-        meanwhile, because then nobody knows what was averaged."""
-        started = self._started.get(parameter)
-        if started is None:
-            return
-        untouched = started.is_untouched(parameter)
-        started.handle.synchronize()
-        del self._started[parameter]
-        self._seen.pop(parameter, None)
-        if not untouched:
-            raise invalid(f"the gradient of {self._names[parameter]} was changed while it was under way",
-                          "after backward(), call synchronize() of the optimizer before gradients are clipped, unscaled or "
-                          "cleared")
-
-    def wait_for_all(self) -> None:
-        for parameter in self._names:
-            self.wait_for(parameter)
-        self.averaged = True
-
-    @staticmethod
-    def _refuse_watched(named: Named) -> None:
-        watched = [name for name, parameter in named for other in GradientExchange._living if parameter in other._names]
-        if watched and gc.collect():  # one that nobody has any more may still lie there, in a cycle
-            watched = [name for name, parameter in named for other in GradientExchange._living if parameter in other._names]
-        if watched:
-            raise invalid(f"{watched[0]} has another DistributedOptimizer, and would be averaged by both",
-                          "drop the other one before, after its synchronize() if it has `model=`")
-
-    def _watch(self, parameter: torch.nn.Parameter, watch: Callable[[torch.nn.Parameter], None]) -> Any:
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
-            return parameter.register_post_accumulate_grad_hook(watch)
-        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        self._keep.append(accumulator)
-        return accumulator.register_hook(lambda *unused: watch(parameter))
-
-    def gradient_is_there(self, parameter: torch.nn.Parameter) -> None:
-        if parameter in self.promised:
-            raise invalid(f"{self._names[parameter]} was used before the update that step() had promised",
-                          "its module is used in a way that `model=` does not see: leave that out")
-        if parameter in self._started:
-            raise invalid(f"the gradient of {self._names[parameter]} came {self._passes + 1} times between two step()s, and "
-                          f"after {self._passes} it is averaged",
-                          "set backward_passes_per_step, or call step() after each backward()")
-        self.averaged = False
-        self._seen[parameter] = self._seen.get(parameter, 0) + 1
-        if self._seen[parameter] >= self._passes:
-            self._start(parameter)
-
-    def _start(self, parameter: torch.nn.Parameter) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
-        check_place(gradient, f"the gradient of {self._names[parameter]}")
-        handle = start(gradient, gradient, self._wire_name(parameter), self._op, compression=self._compression)
-        self._started[parameter] = _Started(handle, gradient, gradient._version)
-
-    def _spec(self, parameter: torch.nn.Parameter) -> TensorSpec:
-        compressed = self._compression is not None and parameter.is_floating_point()
-        given = torch.empty(0, dtype=self._compression) if compressed else parameter
-        return TensorSpec(self._wire_name(parameter), dtype_of(given, self._names[parameter]), parameter.numel())
-
-    def _wire_name(self, parameter: torch.nn.Parameter) -> str:
-        return f"{self._prefix}.{self._names[parameter]}"
+_Closure = Callable[[], Any]
 
 
 def _by_scaler(optimizer: Any) -> bool:
@@ -193,39 +39,85 @@ def _new(kind: type) -> Any:
 class _Distributed:
     """Mixed in before the class of the optimizer that is distributed."""
 
+    def finish(self) -> None:
+        """Parameters and state are those of the last step() afterwards."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy, also one that is pickled, is of the optimizer's own class and exchanges nothing: that is for one of them,
+        and schedulers have a copy in what they save."""
+        self.finish()
+        _, _, *state = super().__reduce_ex__(max(int(protocol), 2))
+        return (_new, (type(self).__bases__[1],), *state)
+
+    def state_dict(self) -> Dict[str, Any]:
+        self.finish()
+        state: Dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        return state
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self.finish()  # an update to come is not one of the state that is loaded
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+
+    def _add_group(self, exchange: Any, param_group: Dict[str, Any]) -> None:
+        super().add_param_group(param_group)  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        named = [(f"group{len(groups) - 1}.parameter{i}", one) for i, one in enumerate(groups[-1]["params"])]
+        try:
+            exchange.add(named, "the group that is added")
+        except BaseException:
+            groups.pop()
+            raise
+
+
+class _Synchronous(_Distributed):
     _exchange: GradientExchange
     _layers: Optional[LayerwiseUpdates]
     _skip: bool
 
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Optional[_Closure] = None) -> Any:
         """Waits for the averages, then steps. With `model` given to DistributedOptimizer it does not wait: each layer
-        does, before its next forward pass."""
+        does, before its next forward pass. Gradients of a closure are averaged each time that the optimizer calls it."""
         if self._exchange.under_way and _by_scaler(self):
             raise invalid("a GradScaler has seen gradients before they were averaged",
                           "call synchronize() of the optimizer before unscale_() and step() of the scaler")
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         if self._layers is not None and not self._skip and not self._exchange.averaged:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
             self._layers.flush()
             self._exchange.start_missing()
             self._layers.begin(self.param_groups)  # type: ignore[attr-defined]
             return loss
+        try:
+            if closure is not None:
+                return super().step(functools.partial(self._evaluate, closure))  # type: ignore[misc]
+            self._make_ready()
+            return super().step()  # type: ignore[misc]
+        finally:
+            self._exchange.averaged = False
+
+    def _evaluate(self, closure: _Closure) -> Any:
+        loss = closure()
+        self._make_ready()
+        # What decides by the loss must decide alike on all ranks.
+        return self._exchange.average_loss(loss) if _needs_closure(type(self).__bases__[1]) and loss is not None else loss
+
+    def _make_ready(self) -> None:
         if not self._skip:
             self.synchronize()
         elif self._exchange.under_way:
             raise invalid("step() in skip_synchronize(), and gradients are under way",
                           "call synchronize() of the optimizer before skip_synchronize()")
-        self._exchange.averaged = False
-        super().step()  # type: ignore[misc]
-        return loss
+
+    def finish(self) -> None:
+        if self._layers is not None:
+            self._layers.flush()
 
     def synchronize(self) -> None:
         """Waits until all gradients are averages, e.g. to clip them before step(), which then does not wait again. With
         `model`: also until all parameters have the updates of the last step()."""
-        if self._layers is not None:
-            self._layers.flush()
+        self.finish()
         if not self._exchange.averaged:
             self._exchange.start_missing()
             self._exchange.wait_for_all()
@@ -259,32 +151,47 @@ class _Distributed:
         if self._layers is not None:
             raise invalid("this optimizer updates the layers of a model, and what is added later may be of none",
                           "make DistributedOptimizer after the last group, or without `model=`")
-        super().add_param_group(param_group)  # type: ignore[misc]
-        groups = self.param_groups  # type: ignore[attr-defined]
-        named = [(f"group{len(groups) - 1}.parameter{i}", one) for i, one in enumerate(groups[-1]["params"])]
-        try:
-            self._exchange.add(named, "the group that is added")
-        except BaseException:
-            groups.pop()
-            raise
+        self._add_group(self._exchange, param_group)
 
-    def state_dict(self) -> Dict[str, Any]:
-        if self._layers is not None:
-            self._layers.flush()
-        return super().state_dict()  # type: ignore[misc]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy, also one that is pickled, is of the optimizer's own class and averages nothing: that is for one of them,
-        and schedulers have a copy in what they save."""
-        if self._layers is not None:
-            self._layers.flush()
-        _, _, *state = super().__reduce_ex__(max(int(protocol), 2))
-        return (_new, (type(self).__mro__[2],), *state)
+class _Asynchronous(_Distributed):
+    _shared: SharedParameters
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        if self._layers is not None:  # an update to come is not one of the state that is loaded
-            self._layers.flush()
-        super().load_state_dict(state_dict)  # type: ignore[misc]
+    def step(self, closure: Optional[_Closure] = None) -> Any:
+        """Steps, adds the change of each parameter to the servers' values, and takes what these have become. With a
+        staleness it waits for ranks that are farther behind."""
+        self._shared.check_untouched()
+        loss = super().step() if closure is None else super().step(closure)  # type: ignore[misc]
+        self._shared.exchange()
+        return loss
+
+    def synchronize(self) -> None:
+        """Takes the servers' values, without a step; for the staleness it counts as one. After a barrier all ranks get the
+        same."""
+        self._shared.check_untouched()
+        self._shared.exchange()
+
+    def skip_synchronize(self) -> Any:
+        raise invalid("skip_synchronize() of an asynchronous optimizer, whose step() has gradients of its own rank alone",
+                      "leave synchronize() and skip_synchronize() out, and clip gradients before step()")
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """On all ranks, with the same parameters, which are shared from then on."""
+        self._add_group(self._shared, param_group)
+
+
+_MIXINS = {"sync": _Synchronous, "async": _Asynchronous}
+
+
+@functools.lru_cache(maxsize=64)
+def _class_of(mode: str, base: Any) -> type:
+    return type(base.__name__, (_MIXINS[mode], base), {})
+
+
+def _needs_closure(kind: type) -> bool:
+    """As LBFGS: its step() evaluates more than once, and decides by the loss."""
+    closure = inspect.signature(kind.step).parameters.get("closure")  # type: ignore[attr-defined]
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]]) -> Named:
@@ -294,11 +201,12 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
         return [(f"parameter{number}", parameter) for number, parameter in enumerate(mine)]
     wanted = set(mine)
     given = [(name, parameter) for name, parameter in named_parameters if parameter in wanted]
-    if len({name for name, _ in given}) != len(given):
-        raise invalid("named_parameters has a name twice")
     first: Dict[torch.nn.Parameter, str] = {}
+    owners: Dict[str, torch.nn.Parameter] = {}
     for name, parameter in given:
         first.setdefault(parameter, name)  # weights that are tied have several names
+        if owners.setdefault(name, parameter) is not parameter:
+            raise invalid(f"named_parameters has two parameters with the name {name}")
     named = [(name, parameter) for parameter, name in first.items()]
     lacking = len(wanted - set(first))
     if lacking:
@@ -307,20 +215,80 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
     return named
 
 
+def _check_groups(num_groups: int, groups: Any) -> None:
+    if num_groups != 0:
+        warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=3)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return
+    if not isinstance(groups, list):
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups <= 0:
+            raise invalid(f"groups={groups!r}: it takes a number of groups, or a list of lists of tensors")
+        return
+    members = [one for group in groups for one in group]
+    if not all(isinstance(one, torch.Tensor) for one in members):
+        raise invalid("groups has something that is no tensor", "give a list of lists of tensors")
+    if len(set(members)) != len(members):
+        raise invalid("groups has a parameter twice")
+
+
+def _reduction(compression: Any, op: Any, gradient_predivide_factor: float, sparse_as_dense: bool) -> Reduction:
+    if not isinstance(op, Op):
+        raise invalid(f"op={op!r}: gradients are combined by Average, Sum, Min, Max or Product", "there is no Adasum here")
+    factor = number("gradient_predivide_factor", gradient_predivide_factor)
+    if factor != 1.0 and op != Op.AVERAGE:
+        raise invalid(f"gradient_predivide_factor={factor} with op {op.name}", "it is for Average")
+    if not 0.0 < factor < float("inf"):
+        raise invalid(f"gradient_predivide_factor={factor}: it takes a positive number")
+    return Reduction(op, compression, factor, bool(sparse_as_dense))
+
+
+def _ranks_of(process_set: Any) -> Optional[Sequence[int]]:
+    """None: all ranks."""
+    ranks = getattr(process_set, "ranks", None)
+    if process_set is not None and not hasattr(process_set, "ranks"):
+        raise invalid(f"process_set is {process_set!r}, and is to have a list `ranks`")
+    if ranks is None:
+        return None
+    ranks = sorted(set(ranks))
+    everyone = list(range(world().client.world_size))
+    if not ranks or not set(ranks) <= set(everyone):
+        raise invalid(f"process_set has the ranks {ranks}: ranks of this job are 0 to {everyone[-1]}")
+    return None if ranks == everyone else ranks
+
+
+def _exchange_of(named: Named, passes: int, how: Reduction, process_set: Any) -> GradientExchange:
+    ranks = _ranks_of(process_set)
+    if ranks is None:
+        return GradientExchange(named, passes, how)
+    if world().client.rank not in ranks:
+        return GradientExchange([], passes, how, takes_part=False)
+    return GradientExchange(named, passes, how, ranks)
+
+
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the name that scripts use
                          named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
-                         compression: Optional[torch.dtype] = None, backward_passes_per_step: int = 1,
-                         op: Op = Op.AVERAGE, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
-                         groups: Any = None, *, model: Optional[torch.nn.Module] = None) -> Any:
+                         compression: Any = None, backward_passes_per_step: int = 1, op: Op = Op.AVERAGE,
+                         gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Any = None,
+                         sparse_as_dense: bool = False, process_set: Any = None, *, model: Optional[torch.nn.Module] = None,
+                         mode: str = "sync", staleness: Optional[int] = None) -> Any:
     """Makes `optimizer` average gradients over all ranks, and returns it: the same object, of a class derived from its own.
 
     named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
-    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16,
-    for half the traffic, at the price of a copy of each gradient. model: step() returns at once, and each layer of this model waits for its own average and is
-    updated before its next forward pass; between step() and that parameters are old to everybody but the model and its
-    state_dict(), until synchronize(). For optimizers that keep what they learn in `state`, not in their groups.
-    gradient_predivide_factor, num_groups, groups: Horovod's, taken and ignored, because sums are in f32 at least and
-    gradients leave one by one.
+    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16, of
+    dense gradients, for half the traffic, at the price of a copy of each. gradient_predivide_factor: of averages; gradients
+    are divided by it before they are cast and added, and multiplied with it afterwards. num_groups, groups: Horovod's, which
+    say what it sends together; they are checked, and nothing depends on them, because here gradients leave one by one
+    and small ones cost little. sparse_as_dense: sparse gradients travel dense, and are sparse again for step().
+    process_set: an object with `ranks`, over which gradients are reduced; on other ranks nothing is.
+
+    model: step() returns at once, and each layer of this model waits for its own average and is updated before its next
+    forward pass; between step() and that parameters are old to everybody but the model and its state_dict(), until
+    synchronize(). For optimizers that keep what they learn in `state`, not in their groups.
+
+    mode "async": no rank waits for another. step() uses the gradients of this rank, adds the change of each parameter to a
+    value that the servers hold, and takes what that has become. staleness: how many steps this rank may be ahead of the
+    slowest; None: as the setting `staleness` of the job, any number by default.
 
     Parameters that a rank did not use in a step count as zeros there. Code.CONFIGURATION: the ranks' parameters differ.
     Make learning rate schedulers after it.
@@ -330,13 +298,30 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     if "step" in vars(optimizer):
         raise invalid("the step() of this optimizer has been replaced, by a learning rate scheduler perhaps",
                       "make schedulers after DistributedOptimizer")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise invalid("LBFGS computes as many gradients in a step as it likes, on each rank", "use another optimizer")
+    if mode not in _MIXINS:
+        raise invalid(f"mode={mode!r}: it is 'sync' or 'async'")
+    _check_groups(num_groups, groups)
+    base: Any = optimizer.__class__
+    if model is not None and _needs_closure(base):
+        raise invalid(f"{base.__name__} looks at all gradients at once, and with `model=` each layer waits for its own",
+                      "leave `model=` out")
+    how = _reduction(compression, op, gradient_predivide_factor, sparse_as_dense)
     named = _named(optimizer, named_parameters)
-    exchange = GradientExchange(named, backward_passes_per_step, Op(op), compression)
-    base = optimizer.__class__
-    optimizer.__class__ = type(base.__name__, (_Distributed, base), {})
     distributed: Any = optimizer
+    if mode == "async":
+        given = [name for name, is_given in (
+            ("model", model is not None), ("process_set", _ranks_of(process_set) is not None), ("op", how.op != Op.AVERAGE),
+            ("compression", compression is not None), ("gradient_predivide_factor", how.predivide != 1.0),
+            ("backward_passes_per_step", backward_passes_per_step != 1), ("sparse_as_dense", sparse_as_dense)) if is_given]
+        if given:
+            raise invalid(f"mode='async' with {given[0]}, which is for averages of gradients", f"leave {given[0]} out")
+        distributed._shared = SharedParameters(named, staleness)
+        distributed.__class__ = _class_of(mode, base)
+        return optimizer
+    if staleness is not None:
+        raise invalid(f"staleness={staleness} with mode='sync'", "it is for mode='async'")
+    exchange = _exchange_of(named, backward_passes_per_step, how, process_set)
+    distributed.__class__ = _class_of(mode, base)
     distributed._exchange = exchange
     distributed._skip = False
     distributed._layers = None if model is None else LayerwiseUpdates(model, exchange, optimizer, base)
