@@ -113,3 +113,40 @@ class OptimizerTest(CasesTest):
 
     def test_sparse_gradients(self):
         self.cases(3, "sparse", "sparse_on_some_ranks", "sparse_with_others", servers=2)
+
+
+class AsynchronousTest(CasesTest):
+    program = "async_worker.py"
+
+    def test_training(self):
+        self.cases(2, "converges", "adds_all_changes", "values_of_the_client", "not_possible", servers=2)
+
+    def test_nobody_is_farther_ahead_than_allowed(self):
+        for ahead in (0, 3):
+            scheduler, _ = self.cluster()
+            workers = self.python_workers(scheduler, 2, f"bounded:{ahead}", BPS_OPERATION_TIMEOUT="3s")
+            for worker in workers:
+                worker.wait_line("waiting")
+            self.assertIn(f"steps {3 + ahead}\n", workers[0].text())
+            for worker in workers:
+                worker.say()
+            for worker in workers:
+                self.assert_status(worker, 0)
+
+    def test_a_rank_is_killed(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "killed")
+        workers[1].end()
+        for rank in (0, 2):
+            self.assert_told(workers[rank], 75, "rank 1")
+
+    def test_a_server_is_killed(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.python_workers(scheduler, 2, "through_the_loss_of_a_server")
+        for worker in workers:
+            worker.wait_line("middle")
+        servers[0].signal(signal.SIGKILL)
+        for worker in workers:
+            worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0)
