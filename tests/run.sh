@@ -104,6 +104,8 @@ if ((torch_latest)); then
   /usr/bin/python3 -m venv build/torch-latest
   if build/torch-latest/bin/pip install --quiet --upgrade torch numpy; then
     python=("-DBPS_PYTHON_LATEST=$PWD/build/torch-latest/bin/python")
+    build/torch-latest/bin/pip install --quiet --upgrade accelerate transformers lightning ||
+      echo "trainers: not run: pip does not find all of accelerate, transformers and lightning"
   else
     echo "torch: not run: pip finds no newer PyTorch"
   fi
