@@ -70,16 +70,16 @@ class TorchTest(CasesTest):
         self.assert_told(workers[0], -signal.SIGINT, "KeyboardInterrupt")
         self.assert_told(workers[1], 75, "rank 0")
 
-    def test_a_server_is_killed_in_the_middle(self):
+    def test_a_daemon_is_killed_in_the_middle(self):
         """The same bits as without."""
         digests = set()
-        for kill in (False, True):
+        for kill in ("nothing", "server", "scheduler"):
             scheduler, servers = self.cluster(2)
             workers = self.python_workers(scheduler, 2, "train_for_killing:500")
             for worker in workers:
                 worker.wait_line("middle")
-            if kill:
-                servers[0].signal(signal.SIGKILL)
+            for process in {"nothing": [], "server": servers[:1], "scheduler": [scheduler]}[kill]:
+                process.signal(signal.SIGKILL)
             for worker in workers:
                 worker.say()
             for worker in workers:
@@ -106,13 +106,46 @@ class OptimizerTest(CasesTest):
     def test_parameters(self):
         """What is there twice, frozen, unused, added, loaded."""
         self.cases(2, "listed_twice", "frozen_and_thawed", "unused_on_a_rank", "accumulated_and_clipped", "loaded_on_one_rank",
-                   "scaled_with_infinity", "schedulers")
+                   "scaled_with_infinity", "schedulers", "refused_with_a_name")
 
     def test_arguments_of_horovod(self):
         self.cases(3, "predivided", "groups", "operations", "sets", "sets_that_differ", servers=2)
 
+
+class SparseTest(CasesTest):
+    program = "sparse_worker.py"
+
     def test_sparse_gradients(self):
         self.cases(3, "sparse", "sparse_on_some_ranks", "sparse_with_others", servers=2)
+
+
+class EndingsTest(CasesTest):
+    program = "endings_worker.py"
+
+    def test_many_models(self):
+        """Memory of ranks and servers does not grow."""
+        scheduler = self.scheduler()
+        servers = [self.server(scheduler, "--memory-max", "20MiB", "--call-memory", "8MiB", "--shards", "1") for _ in range(2)]
+        workers = self.python_workers(scheduler, 2, "many:200")
+        self.assert_no_growth([*servers, *workers], workers, ["model 50$", "model 199$"], 12 << 20)
+
+    def test_a_rank_is_killed(self):
+        for how in ("barrier", "sparse", "lbfgs", "set"):
+            scheduler, _ = self.cluster()
+            workers = self.python_workers(scheduler, 3, f"killed:{how}")
+            workers[1].end()
+            for rank in (0, 2):
+                self.assert_told(workers[rank], 75, "bps.errors.Error: .*rank 1")
+
+    def test_the_scheduler_is_killed_for_good(self):
+        """Longer than the ranks go on without it."""
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "killed:nobody", BPS_SCHEDULER_GRACE="0s")
+        for worker in workers:
+            worker.wait_line("middle")
+        scheduler.signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_told(worker, 75, "bps.errors.Error: .*scheduler")
 
 
 class AsynchronousTest(CasesTest):

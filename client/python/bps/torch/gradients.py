@@ -202,7 +202,8 @@ class GradientExchange:
         if parameter in self._started:
             raise invalid(f"the gradient of {self.names[parameter]} came {self._passes + 1} times between two step()s, and "
                           f"after {self._passes} it is averaged",
-                          "set backward_passes_per_step, or call step() after each backward()")
+                          "set backward_passes_per_step, or call step() after each backward(); a layer that runs in several "
+                          "checkpoints needs use_reentrant=False")
         self.averaged = False
         self._seen[parameter] = self._seen.get(parameter, 0) + 1
         if self._seen[parameter] >= self._passes:

@@ -8,6 +8,7 @@ import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from .._abi import Op
 from .._checks import number
@@ -198,12 +199,14 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
     """What the optimizer updates, with names, in the order of `named_parameters`."""
     mine = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
     if named_parameters is None:
-        return [(f"parameter{number}", parameter) for number, parameter in enumerate(mine)]
+        named_parameters = [(f"parameter{number}", parameter) for number, parameter in enumerate(mine)]
     wanted = set(mine)
     given = [(name, parameter) for name, parameter in named_parameters if parameter in wanted]
     first: Dict[torch.nn.Parameter, str] = {}
     owners: Dict[str, torch.nn.Parameter] = {}
     for name, parameter in given:
+        if is_lazy(parameter):
+            raise invalid(f"{name} has no shape yet", "run one forward pass before DistributedOptimizer")
         first.setdefault(parameter, name)  # weights that are tied have several names
         if owners.setdefault(name, parameter) is not parameter:
             raise invalid(f"named_parameters has two parameters with the name {name}")
