@@ -232,6 +232,41 @@ def accumulated_and_clipped():
         assert same_bits(model, reference)
 
 
+def passes_that_differ():
+    """As when an epoch does not divide by them, with all ranks on the same data: a step has fewer or more than usual."""
+    def train(distribute, at_the_end):
+        model = models.seeded(Net)
+        optimizer = distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        for _ in range(3):
+            for part in range(10):
+                models.square_loss(model, 0, part).backward()
+                if part % 4 == 3 or (at_the_end and part == 9):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return models.digest(model)
+
+    for at_the_end, passes in ((True, 4), (True, 1000), (False, 1000)):
+        ours = train(lambda optimizer, model: bps.DistributedOptimizer(
+            optimizer, model.named_parameters(), backward_passes_per_step=passes), at_the_end)
+        assert ours == train(lambda optimizer, model: optimizer, at_the_end)
+
+
+def two_optimizers():
+    """Of parts of a model, each with a backward pass of its own, which gives the other's parameters gradients, too."""
+    def train(distribute):
+        model = models.seeded(Net)
+        both = [distribute(torch.optim.SGD(part.parameters(), lr=0.1), part) for part in (model.first, model.last)]
+        for step in range(4):
+            for optimizer in both:
+                optimizer.zero_grad()
+                models.square_loss(model, 0, step).backward()
+                optimizer.step()
+        return models.digest(model)
+
+    ours = train(lambda optimizer, part: bps.DistributedOptimizer(optimizer, part.named_parameters()))
+    assert ours == train(lambda optimizer, part: optimizer)
+
+
 def loaded_on_one_rank():
     """As when only rank 0 reads a checkpoint."""
     saved = models.seeded(Net)
@@ -378,7 +413,7 @@ def set_of(*ranks):
 
 def sets():
     """Of three ranks, two sets that share rank 0, with a model each; who is in none trains alone."""
-    for ranks in ((2, 0), (0, 1), (0, 1, 2), (1,)):
+    for ranks in ((2, 0), (0, 1), (0, 1, 2), (1,), (0, 2)):
         everyone = sorted(ranks)
         model, reference = models.seeded(Net), models.seeded(Net)
         optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), process_set=set_of(*ranks),
@@ -398,6 +433,9 @@ def sets():
             models.averaged_gradients(reference, len(mine), loss_of)
             plain.step()
             assert same_bits(model, reference), (ranks, step)
+        if bps.rank() == 0 and 0 in ranks:  # alone, and so it takes no number
+            refused(bps.Code.INVALID_ARGUMENT, "has another DistributedOptimizer", lambda: bps.DistributedOptimizer(
+                sgd(model), model.named_parameters(), process_set=set_of(*ranks)))
     for wrong, pattern in ((3, "list `ranks`"), (set_of(), "ranks of this job are 0 to 2"), (set_of(0, 3), "ranks of this job")):
         refused(bps.Code.INVALID_ARGUMENT, pattern, lambda: bps.DistributedOptimizer(sgd(Net()), process_set=wrong))
 

@@ -105,8 +105,8 @@ class OptimizerTest(CasesTest):
 
     def test_parameters(self):
         """What is there twice, frozen, unused, added, loaded."""
-        self.cases(2, "listed_twice", "frozen_and_thawed", "unused_on_a_rank", "accumulated_and_clipped", "loaded_on_one_rank",
-                   "scaled_with_infinity", "schedulers", "refused_with_a_name")
+        self.cases(2, "listed_twice", "frozen_and_thawed", "unused_on_a_rank", "accumulated_and_clipped", "passes_that_differ",
+                   "two_optimizers", "loaded_on_one_rank", "scaled_with_infinity", "schedulers", "refused_with_a_name")
 
     def test_arguments_of_horovod(self):
         self.cases(3, "predivided", "groups", "operations", "sets", "sets_that_differ", servers=2)

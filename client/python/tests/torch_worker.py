@@ -445,19 +445,21 @@ def compiled():
     """torch.compile, if there is one: it does not trace the hooks that make the updates."""
     if not hasattr(getattr(torch, "compiler", None), "disable"):
         return
-    model, reference = (models.seeded(lambda: nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))) for _ in "12")
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), model=model)
-    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
-    fast = torch.compile(model)
-    for step in range(4):
-        optimizer.zero_grad()
-        models.square_loss(fast, bps.rank(), step).backward()
-        optimizer.step()
-        models.averaged_gradients(reference, bps.size(), lambda one, rank: models.square_loss(one, rank, step).backward())
-        plain.step()
-    optimizer.synchronize()
-    check_alike(model)
-    torch.testing.assert_close(model.state_dict(), reference.state_dict())
+    for wait in ("layers", "barrier"):
+        model, reference = (models.seeded(lambda: nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))) for _ in "12")
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                             model=model if wait == "layers" else None)
+        plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+        fast = torch.compile(model)
+        for step in range(4):
+            optimizer.zero_grad()
+            models.square_loss(fast, bps.rank(), step).backward()
+            optimizer.step()
+            models.averaged_gradients(reference, bps.size(), lambda one, rank: models.square_loss(one, rank, step).backward())
+            plain.step()
+        optimizer.synchronize()
+        check_alike(model)
+        torch.testing.assert_close(model.state_dict(), reference.state_dict())
 
 
 def too_many_passes():

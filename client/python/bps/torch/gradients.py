@@ -47,6 +47,13 @@ class Reduction(NamedTuple):
     sparse_as_dense: bool = False
 
 
+def changes_what_travels(compression: Any) -> bool:
+    if not hasattr(compression, "compress"):
+        return compression is not None
+    sample = torch.zeros(1)
+    return compression.compress(sample)[0] is not sample
+
+
 class _Started(NamedTuple):
     """A gradient that is complete, and its reduction, as soon as that has begun."""
 
@@ -86,6 +93,7 @@ class GradientExchange:
                  takes_part: bool = True) -> None:
         self._place = world()
         self._how = how
+        refuse_owned(named)  # before it takes a number, because ranks count alike
         self._members = None if ranks is None else Members.of_set(self._place, self, ranks)
         self._takes_part = takes_part
         self.set_passes(backward_passes_per_step)
@@ -202,8 +210,8 @@ class GradientExchange:
         if parameter in self._started:
             raise invalid(f"the gradient of {self.names[parameter]} came {self._passes + 1} times between two step()s, and "
                           f"after {self._passes} it is averaged",
-                          "set backward_passes_per_step, or call step() after each backward(); a layer that runs in several "
-                          "checkpoints needs use_reentrant=False")
+                          "set backward_passes_per_step to the most passes that a step has, or call step() after each "
+                          "backward(); a layer that runs in several checkpoints needs use_reentrant=False")
         self.averaged = False
         self._seen[parameter] = self._seen.get(parameter, 0) + 1
         if self._seen[parameter] >= self._passes:

@@ -14,7 +14,7 @@ from .._abi import Op
 from .._checks import number
 from ..errors import invalid
 from .asynchronous import SharedParameters
-from .gradients import GradientExchange, Named, Reduction
+from .gradients import GradientExchange, Named, Reduction, changes_what_travels
 from .layers import LayerwiseUpdates
 from .world import world
 
@@ -314,7 +314,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     if mode == "async":
         given = [name for name, is_given in (
             ("model", model is not None), ("process_set", _ranks_of(process_set) is not None), ("op", how.op != Op.AVERAGE),
-            ("compression", compression is not None), ("gradient_predivide_factor", how.predivide != 1.0),
+            ("compression", changes_what_travels(compression)), ("gradient_predivide_factor", how.predivide != 1.0),
             ("backward_passes_per_step", backward_passes_per_step != 1), ("sparse_as_dense", sparse_as_dense)) if is_given]
         if given:
             raise invalid(f"mode='async' with {given[0]}, which is for averages of gradients", f"leave {given[0]} out")
