@@ -70,7 +70,12 @@ def reductions():
         if rank == 0:
             check(tensor, sum(torch.complex(given(r, 9, torch.float32), given(r + 1, 9, torch.float32)) for r in range(size)),
                   "complex sum")
-    for op, dtype in ((dist.ReduceOp.AVG, torch.int64), (dist.ReduceOp.BAND, torch.float32)):
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
+        tensor = given(rank, 1000, dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        total = sum(given(r, 1000, dtype).long() for r in range(size))
+        check(tensor, torch.div(total, size, rounding_mode="trunc").to(dtype), f"average of {dtype}")
+    for op, dtype in ((dist.ReduceOp.AVG, torch.bool), (dist.ReduceOp.BAND, torch.float32)):
         try:
             dist.all_reduce(torch.ones(3, dtype=dtype), op)
         except TypeError as error:

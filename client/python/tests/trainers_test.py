@@ -1,4 +1,4 @@
-"""Trainers that people use, over the backend "bps": their examples, as a user runs them."""
+"""Trainers that people use, over the backend "bps": their examples, as a user runs them, and what else they do, as with gloo."""
 import importlib.util
 import os
 import re
@@ -9,6 +9,7 @@ import unittest
 import torch
 from harness import HERE, WorkerTest
 
+EXAMPLES = HERE.parent / "examples"
 IS_NEW = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()) >= (2, 6)
 
 
@@ -18,31 +19,47 @@ def needs(package):
 
 
 class TrainersTest(WorkerTest):
-    def train(self, program, *launcher):
-        """On two ranks; the losses of rank 0, which have fallen."""
+    def python(self, *arguments, folder=None):
+        """What it prints."""
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "BPS_LIBRARY": os.environ["BPS_LIBRARY"],
                        "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "HOME": str(self.folder),
                        "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-        run = subprocess.run([sys.executable, *launcher, HERE.parent / "examples" / program], env=environment, cwd=self.folder,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
+        run = subprocess.run([sys.executable, *arguments], env=environment, cwd=folder or self.folder, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, timeout=400)
         self.assertEqual(run.returncode, 0, run.stdout)
-        lines = re.findall(r"^bps: loss from ([\d.]+) to ([\d.]+)", run.stdout, re.M)
-        self.assertEqual(len(lines), 1, run.stdout)
-        first, last = map(float, lines[0])
-        self.assertLess(last, first / 3, run.stdout)
+        return run.stdout
 
-    def torchrun(self, program):
-        self.train(program, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    def torchrun(self, *arguments, **more):
+        return self.python("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *arguments, **more)
+
+    def assert_trained(self, output):
+        lines = re.findall(r"^bps: loss from ([\d.]+) to ([\d.]+)", output, re.M)
+        self.assertEqual(len(lines), 1, output)
+        first, last = map(float, lines[0])
+        self.assertLess(last, first / 3, output)
+
+    def assert_as_with_gloo(self, trainer):
+        results = {}
+        for backend in ("bps", "gloo"):
+            folder = self.folder / backend
+            folder.mkdir()
+            output = self.torchrun(HERE / "trainers_worker.py", trainer, backend, folder=folder)
+            results[backend] = re.findall(r"^result: .*", output, re.M)
+            self.assertTrue(results[backend], output)
+        self.assertEqual(results["bps"], results["gloo"])
 
     @needs("accelerate")
     def test_accelerate(self):
-        self.torchrun("with_accelerate.py")
+        self.assert_trained(self.torchrun(EXAMPLES / "with_accelerate.py"))
+        self.assert_as_with_gloo("accelerate")
 
     @needs("transformers")
     def test_transformers(self):
-        self.torchrun("with_transformers.py")
+        self.assert_trained(self.torchrun(EXAMPLES / "with_transformers.py"))
+        self.assert_as_with_gloo("transformers")
 
     @needs("lightning")
     def test_lightning(self):
-        self.torchrun("with_lightning.py")
-        self.train("with_lightning.py")
+        self.assert_trained(self.torchrun(EXAMPLES / "with_lightning.py"))
+        self.assert_trained(self.python(EXAMPLES / "with_lightning.py"))  # it starts the ranks itself
+        self.assert_as_with_gloo("lightning")

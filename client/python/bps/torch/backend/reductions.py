@@ -62,7 +62,7 @@ def reduction_of(reduce_op: Any, dtype: torch.dtype) -> Reduction:
         return Reduction(Op.MAX)
     elif dtype == torch.bool and reduce_op in _ANDS:
         return Reduction(Op.MIN)
-    elif dtype in _INTEGERS and reduce_op != ReduceOp.AVG:
+    elif dtype in _INTEGERS:  # averages are cut off towards zero, as those of NCCL
         for theirs, ours in _OPS:
             if reduce_op == theirs:
                 return Reduction(ours)
