@@ -100,6 +100,7 @@ def values_of_the_client():
     mine = torch.tensor([10, 20, 30] if client.rank == 1 else [0, 0, 0])
     client.broadcast(tensor, mine, root=1).wait()
     assert mine.tolist() == [10, 20, 30]
+    client.barrier()
     now = torch.zeros(3, dtype=torch.int64)
     for _ in range(1 + client.rank):
         client.push_pull(tensor, torch.tensor([1, 2, 3]), now, bps.Sum).wait()

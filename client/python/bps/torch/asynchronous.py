@@ -6,7 +6,7 @@ import torch
 from .._abi import Op
 from ..client import TensorSpec
 from ..errors import invalid
-from .agreement import check_agreement
+from .agreement import check_agreement, greatest
 from .gradients import Named, own, refuse_owned
 from .operations import Handle, start
 from .tensors import dtype_of, is_plain, memory_of_tensor
@@ -84,6 +84,8 @@ class SharedParameters:
                     parameter.copy_(value)
             self._taken[parameter] = torch.empty_like(value)
             self._took(parameter)
+        if new:  # nobody's changes come before all have begun
+            greatest(self._place, bytearray(1))
 
     def _took(self, parameter: torch.nn.Parameter) -> None:
         self._taken[parameter].copy_(parameter.detach())
