@@ -5,7 +5,7 @@ import inspect
 import itertools
 import sys
 import warnings
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
 import torch
 from torch.nn.parameter import is_lazy
