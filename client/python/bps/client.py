@@ -115,13 +115,14 @@ def _whole(name: str, value: Any) -> Any:
     kind = _FIELDS[name]
     try:
         number = int(value)
-        if isinstance(value, str) or number == value:
-            if kind(number).value != number:
-                raise invalid(f"{name}={value!r} does not fit into {8 * ctypes.sizeof(kind)} bits")
-            return number
+        is_whole = isinstance(value, str) or number == value
     except (TypeError, ValueError, OverflowError):
-        pass
-    raise invalid(f"{name}={value!r} is not a whole number")
+        is_whole = False
+    if not is_whole:
+        raise invalid(f"{name}={value!r} is not a whole number")
+    if kind(number).value != number:
+        raise invalid(f"{name}={value!r} does not fit into {8 * ctypes.sizeof(kind)} bits")
+    return number
 
 
 _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()

@@ -40,7 +40,12 @@ class Error(RuntimeError):
 
     code: what kind it is. message: the exact cause, one line. advice: what to do next, may be empty. exit_code: what a
     program that ends because of it should return, so that orchestrators know whether to start it again (75) or not.
+
+    With Code.INVALID_ARGUMENT it is also a ValueError.
     """
+
+    def __new__(cls, code: Code, *_: object, **__: object) -> "Error":
+        return super().__new__(InvalidArgument if cls is Error and code == Code.INVALID_ARGUMENT else cls)
 
     def __init__(self, code: Code, message: str, advice: str = "", exit_code: Optional[int] = None) -> None:
         super().__init__(f"{message} ({advice})" if advice else message)
@@ -50,6 +55,10 @@ class Error(RuntimeError):
         self.message = message
         self.advice = advice
         self.exit_code: int = _EXIT_CODES[code] if exit_code is None else exit_code
+
+
+class InvalidArgument(Error, ValueError):
+    pass
 
 
 def invalid(message: str, advice: str = "") -> Error:

@@ -20,13 +20,26 @@ function may raise bps.Error; all ranks must call them in the same order, as wit
 from .._abi import Op
 from ..errors import Code, Error
 from . import backend as _backend
-from .broadcast import (broadcast, broadcast_, broadcast_object, broadcast_optimizer_state, broadcast_parameters)
+from . import elastic
+from .about import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
+                    mpi_enabled, mpi_threads_supported, nccl_built, rocm_built, start_timeline, stop_timeline)
+from .broadcast import (allgather_object, broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
+                        broadcast_optimizer_state, broadcast_parameters)
+from .compression import Compression
+from .distributed_optimizer import DistributedOptimizer
+from .gathering import allgather, allgather_async, alltoall, alltoall_async, reducescatter, reducescatter_async
+from .grouped import (grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_, grouped_allreduce_async,
+                      grouped_allreduce_async_, grouped_reducescatter, grouped_reducescatter_async)
+from .handles import Handle
 from .hook import CommState, comm_hook, state
-from .operations import (Compression, Handle, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull,
-                         push_pull_, push_pull_async, push_pull_async_, synchronize)
-from .optimizer import DistributedOptimizer
+from .joining import join
+from .operations import (Adasum, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull, push_pull_, push_pull_async,
+                         push_pull_async_, push_pull_async_inplace, push_pull_inplace, synchronize)
 from .process_group import init_process_group
-from .world import barrier, client, init, is_initialized, local_rank, local_size, rank, shutdown, size
+from .process_sets import ProcessSet, add_process_set, barrier, global_process_set, init, remove_process_set, shutdown
+from .sparse import sparse_allreduce_async
+from .sync_batch_norm import SyncBatchNorm
+from .world import client, is_initialized, local_rank, local_size, rank, size
 
 _backend.register()
 
@@ -36,10 +49,19 @@ Min = Op.MIN
 Max = Op.MAX
 Product = Op.PRODUCT
 
+HorovodInternalError = Error
+
 __all__ = [
-    "Average", "Code", "CommState", "Compression", "DistributedOptimizer", "Error", "Handle", "Max", "Min", "Op", "Product",
-    "Sum", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "barrier", "broadcast", "broadcast_",
-    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "client", "comm_hook", "init", "init_process_group",
-    "is_initialized", "local_rank", "local_size", "poll", "push_pull", "push_pull_", "push_pull_async",
-    "push_pull_async_", "rank", "shutdown", "size", "state", "synchronize",
+    "Adasum", "Average", "Code", "CommState", "Compression", "DistributedOptimizer", "Error", "Handle", "HorovodInternalError",
+    "Max", "Min", "Op", "ProcessSet", "Product", "Sum", "SyncBatchNorm", "add_process_set", "allgather", "allgather_async",
+    "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier",
+    "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object", "broadcast_optimizer_state",
+    "broadcast_parameters", "ccl_built", "client", "comm_hook", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic",
+    "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
+    "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+    "grouped_reducescatter_async", "init", "init_process_group", "is_homogeneous", "is_initialized", "join", "local_rank",
+    "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "push_pull", "push_pull_",
+    "push_pull_async", "push_pull_async_", "push_pull_async_inplace", "push_pull_inplace", "rank", "reducescatter",
+    "reducescatter_async", "remove_process_set", "rocm_built", "shutdown", "size", "sparse_allreduce_async", "start_timeline",
+    "state", "stop_timeline", "synchronize",
 ]

@@ -1,4 +1,5 @@
 """What makes ranks begin alike: parameters, optimizer state and any object, from one rank to all."""
+import ctypes
 import pickle
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -8,11 +9,17 @@ from .._abi import DType
 from .._memory import Memory, memory_of
 from ..errors import invalid
 from .agreement import check_agreement
+from .backend import buffers
+from .calls import described
+from .gathering import allgather_async
+from .handles import Derived, Handle
+from .operations import allreduce
+from .process_sets import ProcessSet, calls_of, global_process_set, is_all
 from .stream import broadcast_bytes
 from .tensors import check_place, is_on_gpu, is_plain, memory_of_tensor
 from .world import world
 
-Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, torch.Tensor]]]
+Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, torch.Tensor]], Iterable[torch.Tensor]]
 
 
 # What is copied to the host at a time, of tensors on a GPU, rounded up to whole tensors: a model may be larger than the host's
@@ -58,27 +65,87 @@ def _broadcast_all(tensors: Sequence[torch.Tensor], root: int) -> None:
                     _copy_back(copy, tensor)
 
 
-def broadcast_(tensor: torch.Tensor, root_rank: int = 0, name: str = "the tensor") -> torch.Tensor:
+def _start(tensor: torch.Tensor, target: torch.Tensor, root_rank: int, name: Optional[str], process_set: ProcessSet) -> Handle:
+    """target: where it goes, which may be `tensor` itself. Of any dtype; equal shapes on all ranks, which is checked."""
+    place = world()
+    tensor, target = tensor.detach(), target.detach()
+    if is_all(process_set) and not place.calls_without_names:
+        if target is not tensor:
+            target.copy_(tensor)
+        check_agreement(place, [(name or "the tensor", tensor)], "the tensor")
+        _broadcast_all([target], root_rank)
+        return Derived([], lambda _: target)
+    calls = calls_of(process_set)
+    calls.check_member()
+    root = calls.job_rank(root_rank)
+    is_root = place.client.rank == root
+    carrier = buffers.source(tensor) if is_root else buffers.target(target, is_source=False)[0]
+    memory = buffers.bytes_of(carrier)
+
+    def finish() -> torch.Tensor:
+        if carrier is not target and not (is_root and target is tensor):
+            with torch.no_grad():
+                _copy_back(carrier, target)
+        return target
+
+    return calls.start("broadcast", name, f"{described(tensor)} from rank {root}", lambda group: [group.broadcast(memory, root)],
+                       finish)
+
+
+def broadcast_async_(tensor: torch.Tensor, root_rank: int = 0, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> Handle:
+    """Starts to copy the root's values, in place of this rank's. root_rank: a rank of the job, also of process sets."""
+    check_place(tensor, name or "the tensor")
+    return _start(tensor, tensor, root_rank, name, process_set)
+
+
+def broadcast_async(tensor: torch.Tensor, root_rank: int = 0, name: Optional[str] = None,
+                    process_set: ProcessSet = global_process_set) -> Handle:
+    """As broadcast_async_, into a new tensor."""
+    check_place(tensor, name or "the tensor")
+    return _start(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format), root_rank, name, process_set)
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int = 0, name: Optional[str] = None,
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """The root's values, in place of this rank's. Any dtype; equal shapes on all ranks, which is checked."""
-    check_place(tensor, name)
-    check_agreement(world(), [(name, tensor)], "the tensor")
-    _broadcast_all([tensor], root_rank)
+    broadcast_async_(tensor, root_rank, name, process_set).synchronize()
     return tensor
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int = 0, name: str = "the tensor") -> torch.Tensor:
-    """As broadcast_, into a new tensor."""
-    check_place(tensor, name)
-    return broadcast_(tensor.detach().clone(), root_rank, name)
+class _Broadcast(torch.autograd.Function):
+    """Horovod's: the root gets the average of all ranks' gradients, the others zeros."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, root_rank: int, name: Optional[str], process_set: ProcessSet) -> torch.Tensor:
+        context.root_rank = root_rank
+        context.process_set = process_set
+        result: torch.Tensor = broadcast_async(tensor, root_rank, name, process_set).synchronize()
+        return result
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        average = allreduce(gradient, process_set=context.process_set)
+        return average if world().client.rank == context.root_rank else torch.zeros_like(average), None, None, None
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int = 0, name: Optional[str] = None,
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """As broadcast_, into a new tensor. Gradients flow back through it."""
+    check_place(tensor, name or "the tensor")
+    result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
+    return result
 
 
 def broadcast_parameters(params: Parameters, root_rank: int = 0) -> None:
-    """Copies the root's parameters to all ranks, in place. params: model.state_dict() or model.named_parameters().
+    """Copies the root's parameters to all ranks, in place. params: model.state_dict(), model.named_parameters() or a list of
+    tensors.
 
     Code.CONFIGURATION: the model differs between ranks; the message names the first difference.
     """
     items = list(params.items() if isinstance(params, Mapping) else params)
-    tensors = [(name, value) for name, value in items if value is not None]
+    named = [one if isinstance(one, tuple) else (f"tensor {number}", one) for number, one in enumerate(items)]
+    tensors = [(name, value) for name, value in named if value is not None]
     for name, value in tensors:
         if not isinstance(value, torch.Tensor):
             raise invalid(f"{name} is a {type(value).__name__}, not a tensor", "use broadcast_object for it")
@@ -87,17 +154,34 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0) -> None:
     _broadcast_all([value for _, value in tensors], root_rank)
 
 
-def broadcast_object(thing: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+def broadcast_object(thing: Any, root_rank: int = 0, name: Optional[str] = None,
+                     process_set: ProcessSet = global_process_set) -> Any:
     """The root's object on all ranks, by pickle: the ranks of a job trust each other. name: Horovod's, not needed."""
     place = world()
     is_root = place.client.rank == root_rank
     data = bytearray(pickle.dumps(thing)) if is_root else bytearray()
-    length = bytearray(len(data).to_bytes(8, "little"))
-    broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank)
-    if not is_root:
-        data = bytearray(int.from_bytes(length, "little"))
-    broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank)
-    return thing if is_root else pickle.loads(data)
+    if is_all(process_set):
+        length = bytearray(len(data).to_bytes(8, "little"))
+        broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank)
+        if not is_root:
+            data = bytearray(int.from_bytes(length, "little"))
+        broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank)
+        return thing if is_root else pickle.loads(data)
+    calls_of(process_set).job_rank(root_rank)
+    return _gathered(bytes(data), process_set)[calls_of(process_set).ranks.index(root_rank)]
+
+
+def allgather_object(thing: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+    """The objects of all ranks, in their order, by pickle. name: Horovod's, not needed."""
+    return _gathered(pickle.dumps(thing), process_set)
+
+
+def _gathered(data: bytes, process_set: ProcessSet) -> List[Any]:
+    """What all ranks have pickled; None of those that give nothing."""
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    length: torch.Tensor = allgather_async(torch.tensor([len(data)]), None, process_set).synchronize()
+    whole: torch.Tensor = allgather_async(mine, None, process_set).synchronize()
+    return [pickle.loads(ctypes.string_at(part.data_ptr(), len(part))) if len(part) else None for part in whole.split(length.tolist())]
 
 
 class _Placeholder:

@@ -10,7 +10,9 @@ import torch.distributed
 from .._abi import Op
 from .._ending import handed_over
 from ..errors import Code, Error, invalid
-from .operations import Handle, start
+from .compression import wire_dtype_of
+from .handles import TensorHandle
+from .operations import start_declared
 from .tensors import is_on_gpu
 from .world import World, world
 
@@ -28,7 +30,7 @@ class CommState:
         self._names: Set[str] = set()
         place.drop_with(self, self._names)
         self._lock = threading.Lock()
-        self._started: List[Handle] = []  # of this backward pass
+        self._started: List[TensorHandle] = []  # of this backward pass
         self._under_way = 0
         self._all_handed_over: Optional[float] = None
         self.waited_s = 0.0
@@ -39,7 +41,7 @@ class CommState:
         self._names.add(name)
         return name
 
-    def started(self, handle: Handle, is_last: bool) -> None:
+    def started(self, handle: TensorHandle, is_last: bool) -> None:
         """DDP waits for futures where no deadline and no signal reaches it. So backward() first comes here to wait: what is
         queued now runs before what DDP queues once the last bucket is on its way. Of a model on the host that is the thread
         which called backward(); of one on a GPU it is that of the device, to which Ctrl-C does not come."""
@@ -70,14 +72,15 @@ class CommState:
 
 
 def state(process_group: Optional[torch.distributed.ProcessGroup] = None, *,
-          compression: Optional[torch.dtype] = None) -> CommState:
+          compression: Any = None) -> CommState:
     """The first argument of register_comm_hook; one for each model. process_group: that of the model; None: the default one.
     compression: Compression.fp16 or bf16, what f32 travels as, for half the traffic, at the price of a copy of each bucket.
 
     Code.CONFIGURATION: it is not all ranks of the job, with the same numbers, and these are what would be averaged.
     """
     place = world()
-    if compression not in (None, torch.float16, torch.bfloat16):
+    dtype = wire_dtype_of(compression)
+    if dtype not in (None, torch.float16, torch.bfloat16):
         raise invalid(f"compression={compression}", "give Compression.fp16, bf16 or none")
     if process_group is not None or torch.distributed.is_initialized():
         mine = place.client.rank, place.client.world_size
@@ -86,7 +89,7 @@ def state(process_group: Optional[torch.distributed.ProcessGroup] = None, *,
             here = "is not in it" if theirs[0] < 0 else f"is rank {theirs[0]} of {theirs[1]} in it"
             raise Error(Code.CONFIGURATION, f"the process group is not the job: rank {mine[0]} of {mine[1]} {here}",
                         "the hook averages over all ranks of the job: use a group of all of them, or another hook")
-    return CommState(place, compression)
+    return CommState(place, dtype)
 
 
 def _checked(future: Any) -> torch.Tensor:
@@ -108,8 +111,8 @@ def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> to
     """
     buffer = bucket.buffer()
     future: Any = torch.futures.Future(devices=[buffer.device]) if is_on_gpu(buffer) else torch.futures.Future()
-    handle = start(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index(),
-                   compression=hook_state.compression if buffer.dtype == torch.float32 else None)
+    handle = start_declared(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index(),
+                            compression=hook_state.compression if buffer.dtype == torch.float32 else None)
     hook_state.handed_over(bucket.is_last())
     hook_state.started(handle, bucket.is_last())
 

@@ -1,176 +1,179 @@
-"""push_pull of tensors: under BytePS's names, and under Horovod's (allreduce)."""
-import threading
-import time
-from typing import Any, Optional
+"""push_pull of tensors: under BytePS's names, and under Horovod's (allreduce).
+
+With a name it is an operation of a declared tensor, and ranks may call in any order. Without one, and on a process set, it is
+a call of a group, and ranks call in the same order.
+"""
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 
-from .. import handle as bps_handle
 from .._abi import Op
-from ..errors import Code, Error, invalid
-from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here
-from .world import World, world
+from ..client import Scale
+from ..errors import invalid
+from .backend import buffers
+from .calls import described
+from .compression import is_own, wire_dtype_of
+from .handles import Derived, Handle, TensorHandle
+from .process_sets import ProcessSet, calls_of, global_process_set, is_all
+from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor
+from .world import world
 
-_LONGEST_PAUSE_S = 0.002  # of a wait that has to ask: so late it may hear of the end
+Adasum = "Adasum"  # a name that programs have; no operation
 
-
-class Handle:
-    """A push_pull that is under way; give it to synchronize(). `tensor`: where its result goes."""
-
-    def __init__(self, tensor: torch.Tensor, operation: bps_handle.Handle, staging: Optional[torch.Tensor],
-                 unnamed: Optional[str], place: World) -> None:
-        self.tensor = tensor
-        self._operation = operation
-        self._staging = staging
-        self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
-        self._unstaging = threading.Lock()
-        self._unnamed = unnamed
-        self._world = place
-
-    def poll(self) -> bool:
-        return self._operation.poll()
-
-    def then(self, function: bps_handle.Callback) -> None:
-        """See bps.Handle.then. Only tensors that need no copy are complete inside the function."""
-        self._operation.then(function)
-
-    def wait_stream(self) -> torch.Tensor:
-        """Lets PyTorch's current stream wait for the result; for tensors on a GPU. The call blocks until the last copy is
-        queued. It does not check the result: call synchronize() before you use what was computed from it. See
-        bps.Handle.wait_stream."""
-        if not is_on_gpu(self.tensor):
-            raise invalid("a stream is to wait for a tensor that is not on a GPU", "call synchronize()")
-        self._operation.wait_stream(torch.cuda.current_stream(self.tensor.device).cuda_stream)
-        self.place_here()
-        will_be_used_here(self.tensor)
-        return self.tensor
-
-    def place_here(self) -> None:
-        """Of an operation that has ended, or that the current stream waits for: what is queued from now on on that stream
-        finds the result in `tensor`."""
-        self._unstage()
-        if self._copied is not None:
-            torch.cuda.current_stream(self.tensor.device).wait_event(self._copied)
-
-    def synchronize(self) -> torch.Tensor:
-        """Waits, also of a tensor on a GPU on the host; afterwards the name may be used again. Error: that of the
-        operation; Code.DEADLINE, and it may be called again."""
-        self._operation.wait()
-        self._unstage()
-        self._wait_for_copy()
-        if self._unnamed is not None:
-            self._world.release_unnamed(self._unnamed)
-            self._unnamed = None
-        return self.tensor
-
-    def _wait_for_copy(self) -> None:
-        """What the program has queued on the stream before may take any time, and PyTorch waits for an event without a
-        deadline: so the event is asked, ever less often. Ctrl-C ends it."""
-        if self._copied is None:
-            return
-        timeout_s, pause_s = self._world.operation_timeout_s, 20e-6
-        deadline = time.monotonic() + timeout_s
-        while not self._copied.query():  # raises what has gone wrong with the GPU
-            if time.monotonic() >= deadline:
-                name = self._operation.tensor.name
-                raise Error(Code.DEADLINE, f"waited {timeout_s:.3g} s for the copy of {name} to its place: the stream that "
-                            "copies has not done what was queued on it before",
-                            "the operation has ended well: look at what the program computes there, and call synchronize() "
-                            "again")
-            threading.Event().wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    def _unstage(self) -> None:
-        """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it. DDP's
-        hook comes here in two threads."""
-        with self._unstaging:
-            if self._staging is None:
-                return
-            with torch.no_grad():
-                self.tensor.copy_(self._staging)
-            if is_on_gpu(self.tensor):
-                will_be_used_here(self._staging)
-                self._copied = torch.cuda.Event()
-                self._copied.record(torch.cuda.current_stream(self.tensor.device))
-            self._staging = None
+_SCALED = (Op.SUM, Op.AVERAGE)  # of floats; what else is to be scaled is scaled here
 
 
-class Compression:
-    """The type that floating point gradients travel as; they are added in f32 all the same."""
+class How(NamedTuple):
+    """What is done to tensors. compression: one of Compression, a torch.dtype, or a compressor of the program."""
 
-    none: Optional[torch.dtype] = None
-    fp16: Optional[torch.dtype] = torch.float16
-    bf16: Optional[torch.dtype] = torch.bfloat16
+    op: Op = Op.AVERAGE
+    compression: Any = None
+    scale: Scale = Scale()
+    process_set: Optional[ProcessSet] = None
 
 
 def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-          compression: Optional[torch.dtype] = None) -> Handle:
+          compression: Any = None, scale: Scale = Scale(), process_set: Optional[ProcessSet] = None) -> Handle:
     """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. With
     `compression` a copy of that type travels, and the result is copied back."""
+    check_place(source, name or "the tensor")
+    if is_own(compression):
+        return _start_compressed(source, target, name, priority, How(op, compression, scale, process_set))
+    if scale != Scale() and not (op in _SCALED and source.is_floating_point() and world().calls_without_names
+                                 and not is_on_gpu(source)):
+        begun = start(scaled(source.detach(), scale.prescale), target, name, op, priority, compression, process_set=process_set)
+        return Derived([begun], lambda results: results[0].copy_(scaled(results[0], scale.postscale)))
+    if not is_all(process_set) or (name is None and priority == 0 and world().calls_without_names and not is_on_gpu(source)):
+        return _start_call(source, target, name, How(op, compression, scale, process_set))
+    return start_declared(source, target, name, op, priority, compression, scale)
+
+
+def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
+                   compression: Any = None, scale: Scale = Scale()) -> TensorHandle:
+    """As start(), of a declared tensor of all ranks. Without a name it has one that tells its type, length and turn."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
-    what = name or "the tensor"
-    check_place(source, what)
-    dtype = dtype_of(source, what)
-    source = source.detach()
-    if target is None:
-        target = torch.empty_like(source, memory_format=torch.contiguous_format)
-    target = target.detach()
-    given = source
-    if compression is not None and source.is_floating_point() and source.dtype != compression:
-        given = source.to(compression, memory_format=torch.contiguous_format)
-        dtype = dtype_of(given, what)
-    elif not is_plain(source):
-        given = source.clone(memory_format=torch.contiguous_format)
-    staging = None
-    if given is not source:
-        staging = given if given.dtype != target.dtype or not is_plain(target) else None
-    elif not is_plain(target):
-        staging = torch.empty_like(source, memory_format=torch.contiguous_format)
+    given, target, staging = _prepared(source, target, name or "the tensor", compression, on_host=False)
     output = target if staging is None else staging
-    if name is None and priority == 0 and place.calls_without_names and not is_on_gpu(given):
-        operation = place.client.world.push_pull(memory_of_tensor(given), memory_of_tensor(output), op)
-        return Handle(target, operation, staging, None, place)
-    unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{source.numel()}")
+    dtype = dtype_of(given, name or "the tensor")
+    unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{given.numel()}")
+    may_be_longer = name is not None and place.calls_without_names and not is_on_gpu(given)
     try:
-        tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority)
-        operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op)
+        tensor = place.tensor(name or unnamed or "", dtype, given.numel(), priority, may_be_longer)
+        operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
+                                           None if scale == Scale() else scale)
     except BaseException:
         if unnamed is not None:
             place.release_unnamed(unnamed)
         raise
-    return Handle(target, operation, staging, unnamed, place)
+    return TensorHandle(target, operation, staging, unnamed, place)
+
+
+def _start_call(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], how: How) -> Handle:
+    """Of a process set, in memory of the host."""
+    given, target, staging = _prepared(source, target, name or "the tensor", how.compression, on_host=True)
+    memory, output = memory_of_tensor(given), memory_of_tensor(target if staging is None else staging)
+
+    def finish() -> torch.Tensor:
+        if staging is not None:
+            buffers.put(target, staging)
+        return target
+
+    meaning = f"{how.op.name.lower()} of {described(given)}{_scale_text(how.scale)}"
+    return calls_of(how.process_set).start(
+        "allreduce", name, meaning, lambda group: [group.push_pull(memory, output, how.op, how.scale)], finish,
+        needs_all=how.op not in _SCALED)
+
+
+def _start_compressed(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], priority: int, how: How) -> Handle:
+    """By a compressor of the program."""
+    sent, context = how.compression.compress(source.detach())
+    begun = start(sent, None, name, how.op, priority, None, how.scale, how.process_set)
+
+    def finish(results: Any) -> torch.Tensor:
+        result: torch.Tensor = how.compression.decompress(results[0], context)
+        if target is None:
+            return result
+        buffers.put(target, result)
+        return target
+
+    return Derived([begun], finish)
+
+
+def _prepared(source: torch.Tensor, target: Optional[torch.Tensor], what: str, compression: Any,
+              on_host: bool) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
+    """What is given, where the result goes, and where it goes first, if that is somewhere else. Without copies where that can
+    be."""
+    dtype_of(source, what)
+    source = source.detach()
+    wire = wire_dtype_of(compression)
+    if wire is None or not source.is_floating_point():
+        wire = source.dtype
+    device = torch.device("cpu") if on_host else source.device
+
+    def fits(tensor: torch.Tensor) -> bool:
+        return tensor.dtype == wire and tensor.device == device and is_plain(tensor)
+
+    given = source if fits(source) else source.to(device, wire, memory_format=torch.contiguous_format, copy=True)
+    if target is None:
+        target = torch.empty_like(source, memory_format=torch.contiguous_format)
+    target = target.detach()
+    if fits(target):
+        return given, target, None
+    own = given if given is not source else torch.empty(source.shape, dtype=wire, device=device)
+    return given, target, own
+
+
+def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """As Horovod does it: integers in f64, halves in f32, and then as before."""
+    if factor == 1.0:
+        return tensor
+    wide = torch.float64 if not tensor.is_floating_point() else torch.promote_types(tensor.dtype, torch.float32)
+    return (tensor.to(wide) * factor).to(tensor.dtype)
+
+
+def _scale_text(scale: Scale) -> str:
+    """The other factors may differ between ranks."""
+    return "" if scale.postscale == 1.0 else f" times {scale.postscale!r}"
 
 
 class _Reduced(torch.autograd.Function):
     """A push_pull that gradients flow back through: they are reduced alike."""
 
     @staticmethod
-    def forward(context: Any, tensor: torch.Tensor, name: Optional[str], op: Op, priority: int,
-                compression: Optional[torch.dtype]) -> torch.Tensor:
-        context.how = None if name is None else f"{name}.gradient", op, priority, compression
-        return _reduced(tensor, name, op, priority, compression)
+    def forward(context: Any, tensor: torch.Tensor, name: Optional[str], priority: int, how: How) -> torch.Tensor:
+        context.how = None if name is None else f"{name}.gradient", priority, how
+        return reduced(tensor, name, priority, how)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        op = context.how[1]
-        if op not in (Op.SUM, Op.AVERAGE):
+        op = context.how[2].op
+        if op not in _SCALED:
             raise invalid(f"no gradient flows back through {op.name.lower()} of all ranks", "detach() what it gives")
-        return (_reduced(gradient, *context.how), None, None, None, None)
+        return (reduced(gradient, *context.how), None, None, None)
 
 
-def _reduced(tensor: torch.Tensor, name: Optional[str], op: Op, priority: int = 0,
-             compression: Optional[torch.dtype] = None) -> torch.Tensor:
+def reduced(tensor: torch.Tensor, name: Optional[str], priority: int, how: How) -> torch.Tensor:
     """Into a new tensor, which belongs to the graph of `tensor`, if there is one."""
     check_place(tensor, name or "the tensor")
+    if is_own(how.compression):  # what it does belongs to the graph, too
+        sent, context = how.compression.compress(tensor)
+        decompressed: torch.Tensor = how.compression.decompress(reduced(sent, name, priority, how._replace(compression=None)), context)
+        return decompressed
     if tensor.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = _Reduced.apply(tensor, name, op, priority, compression)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _Reduced.apply(tensor, name, priority, how)  # type: ignore[no-untyped-call]
         return result
-    return start(tensor, None, name, op, priority, compression).synchronize()
+    done: torch.Tensor = start(tensor, None, name, how.op, priority, how.compression, how.scale, how.process_set).synchronize()
+    return done
 
 
-def _op(average: Optional[bool], op: Optional[Op]) -> Op:
+def checked_op(average: Optional[bool], op: Any) -> Op:
+    """Of Horovod's two arguments for it. Error: INVALID_ARGUMENT for Adasum, and for both."""
+    if op is not None and average is not None:
+        raise invalid(f"average={average} and op={op!r} say both how tensors are reduced", "give op only")
+    if op == Adasum:
+        raise invalid("Adasum is not there", "use Average or Sum")
     if op is not None:
         return Op(op)
     return Op.SUM if average is False else Op.AVERAGE
@@ -179,29 +182,38 @@ def _op(average: Optional[bool], op: Optional[Op]) -> Op:
 # ---- BytePS's names ----
 
 
-def push_pull_async(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> Handle:
+def push_pull_async(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0,
+                    version: int = 0) -> Handle:
     """Starts to average (or add up) `tensor` of all ranks into a new tensor, which synchronize() returns.
 
     name: equal on all ranks, one operation at a time; without one, ranks must call in the same order. priority: higher
-    goes first. No gradient flows back through it.
+    goes first. version: BytePS's, which has no effect there either. No gradient flows back through it.
     """
-    return start(tensor, None, name, _op(average, None), priority)
+    return start(tensor, None, name, checked_op(average, None), priority)
 
 
-def push_pull_async_(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> Handle:
+def push_pull_async_inplace(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0,
+                            version: int = 0) -> Handle:
     """As push_pull_async, in place; the tensor must be left alone until synchronize()."""
-    return start(tensor, tensor, name, _op(average, None), priority)
+    return start(tensor, tensor, name, checked_op(average, None), priority)
 
 
-def push_pull(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> torch.Tensor:
+def push_pull(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0, version: int = 0,
+              compression: Any = None) -> torch.Tensor:
     """The average (or sum) of all ranks' `tensor`, as a new tensor. A gradient that flows back through it is averaged (or
     added up) alike, so all ranks must let one, in the same order."""
-    return _reduced(tensor, name, _op(average, None), priority)
+    return reduced(tensor, name, priority, How(checked_op(average, None), compression))
 
 
-def push_pull_(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> torch.Tensor:
+def push_pull_inplace(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0,
+                      version: int = 0) -> torch.Tensor:
     """As push_pull, in place."""
-    return push_pull_async_(tensor, name, average, priority).synchronize()
+    result: torch.Tensor = push_pull_async_inplace(tensor, name, average, priority).synchronize()
+    return result
+
+
+push_pull_async_ = push_pull_async_inplace
+push_pull_ = push_pull_inplace
 
 
 def poll(handle: Handle) -> bool:
@@ -209,7 +221,7 @@ def poll(handle: Handle) -> bool:
     return handle.poll()
 
 
-def synchronize(handle: Handle) -> torch.Tensor:
+def synchronize(handle: Handle) -> Any:
     """Waits for the operation and returns its result. Ctrl-C ends the wait, not the operation."""
     return handle.synchronize()
 
@@ -217,22 +229,34 @@ def synchronize(handle: Handle) -> torch.Tensor:
 # ---- Horovod's names ----
 
 
-def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-                    compression: Optional[torch.dtype] = None, op: Optional[Op] = None) -> Handle:
-    return start(tensor, None, name, _op(average, op), compression=compression)
+def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[Op] = None,
+                    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                    process_set: ProcessSet = global_process_set, compression: Any = None) -> Handle:
+    """Starts to reduce `tensor` of all ranks into a new tensor. No gradient flows back through it."""
+    return start(tensor, None, name, checked_op(average, op), 0, compression,
+                 Scale(1.0, prescale_factor, postscale_factor), process_set)
 
 
-def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-                     op: Optional[Op] = None) -> Handle:
-    return start(tensor, tensor, name, _op(average, op))
+def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[Op] = None,
+                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: ProcessSet = global_process_set) -> Handle:
+    """As allreduce_async, in place."""
+    return start(tensor, tensor, name, checked_op(average, op), 0, None, Scale(1.0, prescale_factor, postscale_factor),
+                 process_set)
 
 
-def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-              compression: Optional[torch.dtype] = None, op: Optional[Op] = None) -> torch.Tensor:
-    """As push_pull, with any operation; gradients flow back through Sum and Average."""
-    return _reduced(tensor, name, _op(average, op), compression=compression)
+def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, compression: Any = None,
+              op: Optional[Op] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+              process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """The average of all ranks' `tensor`, or what `op` makes of them, as a new tensor. Gradients flow back through Sum and
+    Average, and are reduced alike."""
+    return reduced(tensor, name, 0, How(checked_op(average, op), compression, Scale(1.0, prescale_factor, postscale_factor),
+                                        process_set))
 
 
-def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-               op: Optional[Op] = None) -> torch.Tensor:
-    return allreduce_async_(tensor, average, name, op).synchronize()
+def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[Op] = None,
+               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """As allreduce, in place."""
+    result: torch.Tensor = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).synchronize()
+    return result

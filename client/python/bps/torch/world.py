@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 import weakref
-from typing import Any, Callable, Collection, Deque, Optional, Sequence, Set, TypeVar
+from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
 
 from .._abi import DType
 from .._ending import call_witness, come_to_front
@@ -42,14 +42,30 @@ class World:
         # would wait for.
         self._unused: Deque[str] = collections.deque()
         self._dropped: Deque[Handle] = collections.deque()
+        self.process_sets: List[Any] = []  # these two are kept by process_sets.py
+        self.call_groups: Dict[int, Any] = {}
+        self.hosts: List[Tuple[int, int]] = []  # local rank of each rank, and ranks of its host; see about.py
+        self._process_sets = itertools.count(1)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
         self._with_room(functools.partial(self.client.declare, specs))
 
-    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0) -> Tensor:
-        """Declared now if it is new. Code.CONFIGURATION: this name has another type or length, here or elsewhere."""
+    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, may_be_longer: bool = False) -> Tensor:
+        """Declared now if it is new, or has another type or length: then the old one is dropped. may_be_longer: a call of its
+        first elements will do. Code.CONFIGURATION: it is another one on other ranks. INVALID_ARGUMENT: it would have to be
+        dropped, and an operation on it is under way."""
+        known = self.client._declared.get(name)
+        if known is not None and known.part is None and known.dtype == dtype and known.count > count and may_be_longer:
+            return known
+        if known is not None and (known.dtype, known.count) != (dtype, count):
+            self._dropped.append(self.client.drop(known))
         return self._with_room(functools.partial(self.client._tensor, name, dtype, count, priority))
+
+    def drop(self, tensor: Tensor) -> None:
+        """After ranks have called different things with it. Its name is declared anew by its next use."""
+        with contextlib.suppress(Error):
+            self._dropped.append(self.client.drop(tensor))
 
     def drop_with(self, owner: object, names: Collection[str]) -> None:
         """`names`, also those that come later, are the owner's alone."""
@@ -118,6 +134,9 @@ class World:
 
     def next_hook(self) -> int:
         return next(self._hooks)
+
+    def next_process_set(self) -> int:
+        return next(self._process_sets)
 
 
 _world: Optional[World] = None
@@ -192,8 +211,3 @@ def local_rank() -> int:
 
 def local_size() -> int:
     return world().client.local_size
-
-
-def barrier() -> None:
-    """Returns when every worker has called it as often as this one."""
-    world().client.barrier()

@@ -1,0 +1,230 @@
+"""Calls of the ranks of a process set, without declared tensors.
+
+A group of bps compares the calls of its ranks: kind, operation, type and length of what is reduced, length of what is copied.
+Horovod compares more: names, shapes, the types of what is copied. And after ranks have called different things, a program of
+Horovod goes on, where a group is of no use any more. Both are made good here.
+"""
+import zlib
+from typing import Any, Callable, Dict, Optional, Sequence, Set
+
+import torch
+
+from .. import handle as bps_handle
+from .._abi import Op
+from ..errors import Code, Error, invalid
+from ..group import Group
+from .handles import Handle
+from .tensors import memory_of_tensor
+from .world import World
+
+Begin = Callable[[Group], Sequence[bps_handle.Handle]]
+
+_DIFFER = "ranks make the same calls, in the same order, with the same arguments; the next call may go on"
+_CODE_BITS = 24
+
+
+class RollCall:
+    """Do all ranks make the same call? A sum of three numbers, beside the call itself: how many ranks there are, and what they
+    call, as a number and as its square. A rank that has joined counts as none. The numbers are equal if, and only if, the
+    square of their sum is their count times the sum of their squares."""
+
+    def __init__(self, group: Group, text: str) -> None:
+        code = zlib.crc32(text.encode()) >> (32 - _CODE_BITS)
+        self._sums = torch.tensor([1, code, code * code])
+        self.operation = group.push_pull(memory_of_tensor(self._sums), op=Op.SUM)
+
+    @property
+    def ranks(self) -> int:
+        return int(self._sums[0])
+
+    @property
+    def is_one_call(self) -> bool:
+        ranks, total, squares = (int(number) for number in self._sums)
+        return total * total == ranks * squares
+
+
+class CallHandle(Handle):
+    """A call of a process set."""
+
+    def __init__(self, calls: "CallGroup", group: Group, text: str, operations: Sequence[bps_handle.Handle], roll: RollCall,
+                 finish: Callable[[], Any], needs_all: bool) -> None:
+        self._calls = calls
+        self._group = group
+        self._text = text
+        self._operations = operations
+        self._roll = roll
+        self._finish: Optional[Callable[[], Any]] = finish
+        self._needs_all = needs_all
+        self._error: Optional[Error] = None
+        self._result: Any = None
+
+    def poll(self) -> bool:
+        return self._roll.operation.poll() and all(operation.poll() for operation in self._operations)
+
+    def then(self, function: bps_handle.Callback) -> None:
+        """See bps.Handle.then. What synchronize() checks has not been checked, and copies have not been made."""
+        (*self._operations, self._roll.operation)[0].then(function)
+
+    def synchronize(self) -> Any:
+        if self._finish is not None:
+            self._wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _wait(self) -> None:
+        first: Optional[Error] = None
+        for operation in (*self._operations, self._roll.operation):
+            try:
+                operation.wait()
+            except Error as error:
+                if error.code == Code.DEADLINE:
+                    raise
+                first = first or error
+        finish, self._finish = self._finish, None
+        assert finish is not None
+        self._error = self._checked(first)
+        if self._error is None:
+            self._result = finish()
+        self._operations = ()
+
+    def _checked(self, error: Optional[Error]) -> Optional[Error]:
+        if error is not None:
+            if error.code != Code.CONFIGURATION:
+                return error
+            self._calls.renew(self._group)
+            return Error(error.code, f"{self._text}: {error.message}", _DIFFER)
+        if not self._roll.is_one_call:
+            return Error(Code.CONFIGURATION, f"{self._text}: another rank calls something else", _DIFFER)
+        lacking = self._calls.size - self._roll.ranks
+        if lacking and self._needs_all:
+            return Error(Code.CONFIGURATION, f"{self._text}: {lacking} of {self._calls.size} ranks have joined, and only sums and "
+                         "averages do without them", "call join() on this rank, too")
+        return None
+
+
+class CallGroup:
+    """The ranks of a process set as a group, which is made at its first call, and again after ranks have called different
+    things. All ranks hear of that with the call itself, so they make the next group alike.
+
+    Owner: World, for the time of a job. Calls come from the thread of the program, and from those of autograd.
+    """
+
+    def __init__(self, place: World, number: int, ranks: Sequence[int]) -> None:
+        self.ranks = list(ranks)
+        self._place = place
+        self._name = f"torch.set{number}" if number else "torch.world"
+        self._group: Optional[Group] = None
+        self._count = 0  # of calls since all ranks were at the same place without doubt
+        self._under_way: Set[str] = set()  # what has a name
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def rank(self) -> int:
+        return self.ranks.index(self._place.client.rank)
+
+    def check_member(self) -> None:
+        if self._place.client.rank not in self.ranks:
+            raise invalid(f"rank {self._place.client.rank} is not in the process set of ranks {self.ranks}, and calls on it",
+                          "only its ranks make calls on a process set")
+        if not self._place.calls_without_names:
+            raise invalid("the ranks of a host sum first (local-group), and there are no such calls then",
+                          "use allreduce and broadcast of all ranks, or BPS_LOCAL_GROUP=off")
+
+    def job_rank(self, root: Any) -> int:
+        """Horovod's roots are ranks of the job, also of process sets."""
+        if root not in self.ranks:
+            raise invalid(f"root_rank is {root!r}, which is no rank of the process set: its ranks are {self.ranks}")
+        return int(root)
+
+    def start(self, kind: str, name: Optional[str], meaning: str, begin: Begin, finish: Callable[[], Any],
+              needs_all: bool = True) -> CallHandle:
+        """begin: starts the operations, in memory that has been checked. meaning: what must be alike on all ranks. finish: makes
+        the result when all has gone well. needs_all: a rank that has joined is an error."""
+        self.check_member()
+        self._check_name(kind, name)
+        text = f"{kind}{'' if name is None else f' {name!r}'} of {meaning}"
+        group, operations, roll = self._begin(begin, f"{self._count} {text}")
+        self._count += 1
+        if name is not None:
+            self._hold(f"{kind} {name}", operations[0] if operations else roll.operation)
+        return CallHandle(self, group, text, operations, roll, finish, needs_all)
+
+    def join(self) -> int:
+        """The rank that has joined last."""
+        self.check_member()
+        while True:
+            group = self._made()
+            try:
+                operation = group.join()
+                self._wait_long(operation)
+            except Error as error:
+                if error.code != Code.CONFIGURATION:
+                    raise
+                self.renew(group)  # others have called what cannot do without this rank, and go on
+                continue
+            self._count = 0
+            return operation.last_joined
+
+    def renew(self, group: Group) -> None:
+        """That one is of no use any more."""
+        if self._group is group:
+            self._group = None
+            group.drop()
+
+    def leave(self) -> None:
+        """Makes no calls any more."""
+        if self._group is not None:
+            self.renew(self._group)
+
+    def _made(self) -> Group:
+        if self._group is None:
+            self._group = self._place.client.group(self._name, self.ranks)
+        return self._group
+
+    def _begin(self, begin: Begin, text: str) -> Any:
+        """An error that a call hears of at once is that of an earlier call, for which nobody has waited."""
+        for is_again in (False, True):
+            group = self._made()
+            try:
+                operations = list(begin(group))
+                return group, operations, RollCall(group, text)
+            except Error as error:
+                if error.code != Code.CONFIGURATION or is_again:
+                    raise
+                self.renew(group)
+
+    def _check_name(self, kind: str, name: Optional[str]) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"the name of a tensor is a string, not {name!r}")
+        if name is not None and f"{kind} {name}" in self._under_way:
+            raise invalid(f"{kind} of {name!r} is under way", "call synchronize() of its handle first, or give this one another name")
+
+    def _hold(self, key: str, operation: bps_handle.Handle) -> None:
+        self._under_way.add(key)
+        operation.then(lambda _: self._under_way.discard(key))
+
+    @staticmethod
+    def _wait_long(operation: bps_handle.Handle) -> None:
+        """For ranks that have more to do than this one, which may take any time. A rank that is lost ends it."""
+        while True:
+            try:
+                return operation.wait()
+            except Error as error:
+                if error.code != Code.DEADLINE:
+                    raise
+
+
+def described(tensor: torch.Tensor, shape: Optional[Sequence[int]] = None) -> str:
+    """Type and shape. shape: what of it must be alike on all ranks."""
+    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape) if shape is None else ['*', *shape]}"
+
+
+def groups_of(place: World) -> Dict[int, CallGroup]:
+    groups: Dict[int, CallGroup] = place.call_groups
+    return groups
+
+
