@@ -207,8 +207,10 @@ def _replace(thing: Any, kind: type, function: Any) -> Any:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """All ranks' optimizer gets the root's state: momenta, step counts, learning rates; also where it has none yet."""
+    """All ranks' optimizer gets the root's state: momenta, step counts, learning rates; also where it has none yet. As with
+    Horovod, the gradients of an optimizer that has not made a step are zeros afterwards, not None."""
     tensors: List[torch.Tensor] = []
+    _give_gradients(optimizer)
 
     def take(tensor: torch.Tensor) -> _Placeholder:
         check_place(tensor, "the optimizer's state")
@@ -228,3 +230,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     state = _replace(skeleton, _Placeholder, give)
     _broadcast_all(tensors, root_rank)
     optimizer.load_state_dict(state)
+
+
+def _give_gradients(optimizer: torch.optim.Optimizer) -> None:
+    if optimizer.state:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)

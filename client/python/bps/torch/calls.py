@@ -4,6 +4,7 @@ A group of bps compares the calls of its ranks: kind, operation, type and length
 Horovod compares more: names, shapes, the types of what is copied. And after ranks have called different things, a program of
 Horovod goes on, where a group is of no use any more. Both are made good here.
 """
+import array
 import zlib
 from typing import Any, Callable, Dict, Optional, Sequence, Set
 
@@ -21,6 +22,7 @@ Begin = Callable[[Group], Sequence[bps_handle.Handle]]
 
 _DIFFER = "ranks make the same calls, in the same order, with the same arguments; the next call may go on"
 _CODE_BITS = 24
+_PAUSE_S = 0.1
 
 
 class RollCall:
@@ -97,6 +99,7 @@ class CallHandle(Handle):
         if not self._roll.is_one_call:
             return Error(Code.CONFIGURATION, f"{self._text}: another rank calls something else", _DIFFER)
         lacking = self._calls.size - self._roll.ranks
+        self._calls.heard_of(self._roll.ranks)
         if lacking and self._needs_all:
             return Error(Code.CONFIGURATION, f"{self._text}: {lacking} of {self._calls.size} ranks have joined, and only sums and "
                          "averages do without them", "call join() on this rank, too")
@@ -116,6 +119,7 @@ class CallGroup:
         self._name = f"torch.set{number}" if number else "torch.world"
         self._group: Optional[Group] = None
         self._count = 0  # of calls since all ranks were at the same place without doubt
+        self._renewals = 0  # since then
         self._under_way: Set[str] = set()  # what has a name
 
     @property
@@ -154,24 +158,51 @@ class CallGroup:
         return CallHandle(self, group, text, operations, roll, finish, needs_all)
 
     def join(self) -> int:
-        """The rank that has joined last."""
+        """The rank that has joined last.
+
+        The library makes the others' calls of groups here, not their operations of declared tensors. So this rank drops its
+        tensors: those operations fail on all others alike, which then make calls of a group of them. All ranks join, so all
+        tensors are declared anew afterwards.
+        """
         self.check_member()
+        renewals = self._renewals
+        has_dropped = self._place.drop_all()
         while True:
             group = self._made()
             try:
                 operation = group.join()
+                while not has_dropped:
+                    has_dropped = self._place.drop_what_is_left()
+                    if self._ends_within(operation, _PAUSE_S):
+                        break
                 self._wait_long(operation)
             except Error as error:
                 if error.code != Code.CONFIGURATION:
                     raise
                 self.renew(group)  # others have called what cannot do without this rank, and go on
                 continue
-            self._count = 0
-            return operation.last_joined
+            last = operation.last_joined if self._renewals == 0 else self._last(group, renewals, operation.last_joined)
+            self._count = self._renewals = 0
+            self._place.lacks_ranks = False
+            return last
+
+    def _last(self, group: Group, renewals: int, last: int) -> int:
+        """Ranks have joined again after the group was made again, in any order. The last one is one of those that came to join()
+        after the most groups."""
+        counts = array.array("q", [0] * self.size)
+        group.all_gather(array.array("q", [renewals]), counts).wait()
+        late = [rank for rank, count in zip(self.ranks, counts) if count == max(counts)]
+        return last if last in late else late[-1]
+
+    def heard_of(self, ranks: int) -> None:
+        """So many make calls."""
+        if ranks < self._place.client.world_size == self.size:
+            self._place.lacks_ranks = True
 
     def renew(self, group: Group) -> None:
         """That one is of no use any more."""
         if self._group is group:
+            self._renewals += 1
             self._group = None
             group.drop()
 
@@ -207,15 +238,20 @@ class CallGroup:
         self._under_way.add(key)
         operation.then(lambda _: self._under_way.discard(key))
 
-    @staticmethod
-    def _wait_long(operation: bps_handle.Handle) -> None:
+    def _wait_long(self, operation: bps_handle.Handle) -> None:
         """For ranks that have more to do than this one, which may take any time. A rank that is lost ends it."""
-        while True:
-            try:
-                return operation.wait()
-            except Error as error:
-                if error.code != Code.DEADLINE:
-                    raise
+        while not self._ends_within(operation, None):
+            pass
+
+    @staticmethod
+    def _ends_within(operation: bps_handle.Handle, timeout_s: Optional[float]) -> bool:
+        try:
+            operation.wait(timeout_s)
+        except Error as error:
+            if error.code != Code.DEADLINE:
+                raise
+            return False
+        return True
 
 
 def described(tensor: torch.Tensor, shape: Optional[Sequence[int]] = None) -> str:

@@ -69,12 +69,15 @@ def _all_of(handles: Sequence[Handle]) -> List[Any]:
 
 
 class TensorHandle(Handle):
-    """A push_pull of a declared tensor. `tensor`: where its result goes."""
+    """A push_pull of a declared tensor. `tensor`: where its result goes. again: makes it once more, as a call of a group, which
+    goes without ranks that have joined, or tells what ranks have called instead."""
 
-    def __init__(self, tensor: torch.Tensor, operation: bps_handle.Handle, staging: Optional[torch.Tensor],
-                 unnamed: Optional[str], place: World) -> None:
+    def __init__(self, tensor: torch.Tensor, operation: Optional[bps_handle.Handle], staging: Optional[torch.Tensor],
+                 unnamed: Optional[str], place: World, again: Optional[Callable[[], Handle]]) -> None:
         self.tensor = tensor
-        self._operation = operation
+        self._operation = operation  # None: it could not even start, because ranks differ
+        self._again = again
+        self._repeated: Optional[Handle] = None
         self._staging = staging
         self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
         self._unstaging = threading.Lock()
@@ -82,10 +85,13 @@ class TensorHandle(Handle):
         self._world = place
 
     def poll(self) -> bool:
-        return self._operation.poll()
+        if self._repeated is not None:
+            return self._repeated.poll()
+        return self._operation is None or self._operation.poll()
 
     def then(self, function: bps_handle.Callback) -> None:
         """See bps.Handle.then. Only tensors that need no copy are complete inside the function."""
+        assert self._operation is not None
         self._operation.then(function)
 
     def wait_stream(self) -> torch.Tensor:
@@ -94,6 +100,7 @@ class TensorHandle(Handle):
         bps.Handle.wait_stream."""
         if not is_on_gpu(self.tensor):
             raise invalid("a stream is to wait for a tensor that is not on a GPU", "call synchronize()")
+        assert self._operation is not None
         self._operation.wait_stream(torch.cuda.current_stream(self.tensor.device).cuda_stream)
         self.place_here()
         will_be_used_here(self.tensor)
@@ -109,18 +116,33 @@ class TensorHandle(Handle):
     def synchronize(self) -> torch.Tensor:
         """Waits, also of a tensor on a GPU on the host; afterwards the name may be used again. After ranks have called
         different things under the name, it is dropped, and the next call declares it anew."""
-        try:
-            self._operation.wait()
-        except Error as error:
-            if error.code == Code.CONFIGURATION:
-                self._world.drop(self._operation.tensor)
-            raise
+        if self._repeated is None and not self._ends_well():
+            assert self._again is not None
+            self._staging = None
+            self._repeated, self._again = self._again(), None
+        if self._repeated is not None:
+            self._repeated.synchronize()
         self._unstage()
         self._wait_for_copy()
         if self._unnamed is not None:
             self._world.release_unnamed(self._unnamed)
             self._unnamed = None
         return self.tensor
+
+    def _ends_well(self) -> bool:
+        """False: ranks differ, or some have joined, and it is to be made again."""
+        if self._operation is None:
+            return False
+        try:
+            self._operation.wait()
+        except Error as error:
+            if error.code != Code.CONFIGURATION:
+                raise
+            self._world.drop(self._operation.tensor)
+            if self._again is None:
+                raise
+            return False
+        return True
 
     def _wait_for_copy(self) -> None:
         """What the program has queued on the stream before may take any time, and PyTorch waits for an event without a
@@ -131,7 +153,7 @@ class TensorHandle(Handle):
         deadline = time.monotonic() + timeout_s
         while not self._copied.query():  # raises what has gone wrong with the GPU
             if time.monotonic() >= deadline:
-                name = self._operation.tensor.name
+                name = "the tensor" if self._operation is None else self._operation.tensor.name
                 raise Error(Code.DEADLINE, f"waited {timeout_s:.3g} s for the copy of {name} to its place: the stream that "
                             "copies has not done what was queued on it before",
                             "the operation has ended well: look at what the program computes there, and call synchronize() "

@@ -3,13 +3,14 @@
 With a name it is an operation of a declared tensor, and ranks may call in any order. Without one, and on a process set, it is
 a call of a group, and ranks call in the same order.
 """
-from typing import Any, NamedTuple, Optional, Tuple
+import functools
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import torch
 
 from .._abi import Op
 from ..client import Scale
-from ..errors import invalid
+from ..errors import Code, Error, invalid
 from .backend import buffers
 from .calls import described
 from .compression import is_own, wire_dtype_of
@@ -43,14 +44,21 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
                                  and not is_on_gpu(source)):
         begun = start(scaled(source.detach(), scale.prescale), target, name, op, priority, compression, process_set=process_set)
         return Derived([begun], lambda results: results[0].copy_(scaled(results[0], scale.postscale)))
-    if not is_all(process_set) or (name is None and priority == 0 and world().calls_without_names and not is_on_gpu(source)):
-        return _start_call(source, target, name, How(op, compression, scale, process_set))
-    return start_declared(source, target, name, op, priority, compression, scale)
+    has_calls = world().calls_without_names
+    how = How(op, compression, scale, process_set)
+    is_call = name is None and priority == 0 and not is_on_gpu(source)
+    if not is_all(process_set) or (has_calls and (is_call or world().lacks_ranks)):
+        return _start_call(source, target, name, how)
+    if target is None:
+        target = torch.empty_like(source, memory_format=torch.contiguous_format)
+    again = functools.partial(_start_call, source, target, name, how) if has_calls else None
+    return start_declared(source, target, name, op, priority, compression, scale, again)
 
 
 def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-                   compression: Any = None, scale: Scale = Scale()) -> TensorHandle:
-    """As start(), of a declared tensor of all ranks. Without a name it has one that tells its type, length and turn."""
+                   compression: Any = None, scale: Scale = Scale(), again: Optional[Callable[[], Handle]] = None) -> TensorHandle:
+    """As start(), of a declared tensor of all ranks. Without a name it has one that tells its type, length and turn. again: see
+    TensorHandle."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
@@ -63,11 +71,13 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
         tensor = place.tensor(name or unnamed or "", dtype, given.numel(), priority, may_be_longer)
         operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
                                            None if scale == Scale() else scale)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Error) and error.code == Code.CONFIGURATION and again is not None:
+            return TensorHandle(target, None, None, unnamed, place, again)
         if unnamed is not None:
             place.release_unnamed(unnamed)
         raise
-    return TensorHandle(target, operation, staging, unnamed, place)
+    return TensorHandle(target, operation, staging, unnamed, place, again)
 
 
 def _start_call(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], how: How) -> Handle:

@@ -42,6 +42,8 @@ class World:
         # would wait for.
         self._unused: Deque[str] = collections.deque()
         self._dropped: Deque[Handle] = collections.deque()
+        self._shared: Set[str] = set()  # names of tensors of all ranks that were declared here
+        self.lacks_ranks = False  # some ranks have joined, see CallGroup.join, and all others know it
         self.process_sets: List[Any] = []  # these two are kept by process_sets.py
         self.call_groups: Dict[int, Any] = {}
         self.hosts: List[Tuple[int, int]] = []  # local rank of each rank, and ranks of its host; see about.py
@@ -49,6 +51,7 @@ class World:
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
+        self._shared.update(spec.name for spec in specs if spec.ranks is None)
         self._with_room(functools.partial(self.client.declare, specs))
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, may_be_longer: bool = False) -> Tensor:
@@ -60,12 +63,26 @@ class World:
             return known
         if known is not None and (known.dtype, known.count) != (dtype, count):
             self._dropped.append(self.client.drop(known))
+        if known is None:
+            self._shared.add(name)
         return self._with_room(functools.partial(self.client._tensor, name, dtype, count, priority))
 
     def drop(self, tensor: Tensor) -> None:
         """After ranks have called different things with it. Its name is declared anew by its next use."""
         with contextlib.suppress(Error):
             self._dropped.append(self.client.drop(tensor))
+
+    def drop_all(self) -> bool:
+        """What was declared here, of all ranks. False: operations on some of it are under way, and it is still there."""
+        self._unused.extend(self._shared)
+        self._shared.clear()
+        self._drop_unused()
+        return not self._unused
+
+    def drop_what_is_left(self) -> bool:
+        """After drop_all()."""
+        self._drop_unused()
+        return not self._unused
 
     def drop_with(self, owner: object, names: Collection[str]) -> None:
         """`names`, also those that come later, are the owner's alone."""
@@ -97,6 +114,7 @@ class World:
             try:
                 name = self._unused.popleft()
                 tensor = self.client._declared.get(name)
+                self._shared.discard(name)
                 if tensor is not None:
                     self._dropped.append(self.client.drop(tensor))
             except IndexError:  # another thread has taken it

@@ -1,0 +1,43 @@
+"""Horovod's API in bps.torch, with two and three workers."""
+from torch_test import CasesTest
+
+_OPERATIONS = ("gathers", "scatters", "exchanges", "broadcasts", "grouped", "factors", "gradients", "sparse", "compressors", "renamed",
+               "batch_norm", "answers", "process_sets", "begun_again", "gathers")
+
+class HorovodTest(CasesTest):
+    program = "horovod_worker.py"
+
+    def test_two(self):
+        self.cases(2, *_OPERATIONS, servers=2)
+
+    def test_three(self):
+        self.cases(3, *_OPERATIONS)
+
+    def test_ranks_that_differ(self):
+        for size in (2, 3):
+            self.cases(size, "mismatches", "gathers")
+
+    def test_join(self):
+        for size in (2, 3):
+            self.cases(size, "joins", "gathers")
+
+    def test_hosts(self):
+        """Three ranks on two hosts, and two."""
+        for size, first in ((3, 2), (2, 1)):
+            scheduler, _ = self.cluster()
+            workers = [self.python_worker(scheduler, rank, size, f"hosts:{first}",
+                                          BPS_LOCAL_RANK=str(rank if rank < first else rank - first),
+                                          BPS_LOCAL_SIZE=str(first if rank < first else size - first)) for rank in range(size)]
+            for worker in workers:
+                self.assert_status(worker, 0)
+
+    def test_a_rank_is_killed(self):
+        for how in ("allgather", "join"):
+            for size in (2, 3):
+                scheduler, _ = self.cluster()
+                workers = self.python_workers(scheduler, size, f"killed:{how}")
+                workers[1].end()
+                for rank in range(size):
+                    if rank != 1:
+                        self.assert_told(workers[rank], 75, "rank 1")
+
