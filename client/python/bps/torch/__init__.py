@@ -33,8 +33,8 @@ from .grouped import (grouped_allgather, grouped_allgather_async, grouped_allred
 from .handles import Handle
 from .hook import CommState, comm_hook, state
 from .joining import join
-from .operations import (Adasum, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull, push_pull_, push_pull_async,
-                         push_pull_async_, push_pull_async_inplace, push_pull_inplace, synchronize)
+from .operations import (Adasum, allreduce, allreduce_, allreduce_async, allreduce_async_, declare, poll, push_pull, push_pull_,
+                         push_pull_async, push_pull_async_, push_pull_async_inplace, push_pull_inplace, synchronize)
 from .process_group import init_process_group
 from .process_sets import ProcessSet, add_process_set, barrier, global_process_set, init, remove_process_set, shutdown
 from .sparse import sparse_allreduce_async
@@ -56,7 +56,7 @@ __all__ = [
     "Max", "Min", "Op", "ProcessSet", "Product", "Sum", "SyncBatchNorm", "add_process_set", "allgather", "allgather_async",
     "allgather_object", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier",
     "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object", "broadcast_optimizer_state",
-    "broadcast_parameters", "ccl_built", "client", "comm_hook", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic",
+    "broadcast_parameters", "ccl_built", "client", "comm_hook", "cross_rank", "cross_size", "cuda_built", "ddl_built", "declare", "elastic",
     "global_process_set", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
     "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
     "grouped_reducescatter_async", "init", "init_process_group", "is_homogeneous", "is_initialized", "join", "local_rank",

@@ -154,26 +154,26 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0) -> None:
     _broadcast_all([value for _, value in tensors], root_rank)
 
 
-def broadcast_object(thing: Any, root_rank: int = 0, name: Optional[str] = None,
+def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
     """The root's object on all ranks, by pickle: the ranks of a job trust each other. name: Horovod's, not needed."""
     place = world()
     is_root = place.client.rank == root_rank
-    data = bytearray(pickle.dumps(thing)) if is_root else bytearray()
+    data = bytearray(pickle.dumps(obj)) if is_root else bytearray()
     if is_all(process_set):
         length = bytearray(len(data).to_bytes(8, "little"))
         broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank)
         if not is_root:
             data = bytearray(int.from_bytes(length, "little"))
         broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank)
-        return thing if is_root else pickle.loads(data)
+        return obj if is_root else pickle.loads(data)
     calls_of(process_set).job_rank(root_rank)
     return _gathered(bytes(data), process_set)[calls_of(process_set).ranks.index(root_rank)]
 
 
-def allgather_object(thing: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """The objects of all ranks, in their order, by pickle. name: Horovod's, not needed."""
-    return _gathered(pickle.dumps(thing), process_set)
+    return _gathered(pickle.dumps(obj), process_set)
 
 
 def _gathered(data: bytes, process_set: ProcessSet) -> List[Any]:
@@ -181,7 +181,8 @@ def _gathered(data: bytes, process_set: ProcessSet) -> List[Any]:
     mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     length: torch.Tensor = allgather_async(torch.tensor([len(data)]), None, process_set).synchronize()
     whole: torch.Tensor = allgather_async(mine, None, process_set).synchronize()
-    return [pickle.loads(ctypes.string_at(part.data_ptr(), len(part))) if len(part) else None for part in whole.split(length.tolist())]
+    parts = whole.split(length.tolist())
+    return [pickle.loads(ctypes.string_at(part.data_ptr(), len(part))) if len(part) else None for part in parts]
 
 
 class _Placeholder:
@@ -206,9 +207,10 @@ def _replace(thing: Any, kind: type, function: Any) -> Any:
     return thing
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None) -> None:
     """All ranks' optimizer gets the root's state: momenta, step counts, learning rates; also where it has none yet. As with
-    Horovod, the gradients of an optimizer that has not made a step are zeros afterwards, not None."""
+    Horovod, the gradients of an optimizer that has not made a step are zeros afterwards, not None. model: Horovod's, not
+    needed."""
     tensors: List[torch.Tensor] = []
     _give_gradients(optimizer)
 

@@ -232,7 +232,8 @@ class CallGroup:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"the name of a tensor is a string, not {name!r}")
         if name is not None and f"{kind} {name}" in self._under_way:
-            raise invalid(f"{kind} of {name!r} is under way", "call synchronize() of its handle first, or give this one another name")
+            raise invalid(f"{kind} of {name!r} is under way",
+                          "call synchronize() of its handle first, or give this one another name")
 
     def _hold(self, key: str, operation: bps_handle.Handle) -> None:
         self._under_way.add(key)

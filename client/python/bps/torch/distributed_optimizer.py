@@ -1,4 +1,4 @@
-"""DistributedOptimizer with the compressors that programs give it."""
+"""DistributedOptimizer as programs of Horovod and BytePS make it: with their compressors, and with the names that they read."""
 import functools
 from typing import Any
 
@@ -11,4 +11,6 @@ from .compression import wire_dtype_of
 @functools.wraps(distributed.DistributedOptimizer)
 def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any = None,  # noqa: N802, the name that scripts use
                          compression: Any = None, *arguments: Any, **options: Any) -> Any:
-    return distributed.DistributedOptimizer(optimizer, named_parameters, wire_dtype_of(compression), *arguments, **options)
+    made = distributed.DistributedOptimizer(optimizer, named_parameters, wire_dtype_of(compression), *arguments, **options)
+    made._parameter_names = made._exchange._names
+    return made

@@ -169,11 +169,12 @@ def reduced(tensor: torch.Tensor, name: Optional[str], priority: int, how: How) 
     check_place(tensor, name or "the tensor")
     if is_own(how.compression):  # what it does belongs to the graph, too
         sent, context = how.compression.compress(tensor)
-        decompressed: torch.Tensor = how.compression.decompress(reduced(sent, name, priority, how._replace(compression=None)), context)
-        return decompressed
-    if tensor.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = _Reduced.apply(tensor, name, priority, how)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = reduced(sent, name, priority, how._replace(compression=None))
+        result = how.compression.decompress(result, context)
         return result
+    if tensor.requires_grad and torch.is_grad_enabled():
+        tracked: torch.Tensor = _Reduced.apply(tensor, name, priority, how)  # type: ignore[no-untyped-call]
+        return tracked
     done: torch.Tensor = start(tensor, None, name, how.op, priority, how.compression, how.scale, how.process_set).synchronize()
     return done
 
@@ -224,6 +225,13 @@ def push_pull_inplace(tensor: torch.Tensor, name: Optional[str] = None, average:
 
 push_pull_async_ = push_pull_async_inplace
 push_pull_ = push_pull_inplace
+
+
+def declare(name: str) -> int:
+    """BytePS's, not needed: a tensor is declared by its first use. Returns 0, as there."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a tensor is a string, not {name!r}")
+    return 0
 
 
 def poll(handle: Handle) -> bool:
