@@ -38,6 +38,26 @@ def types():
         same(bps.torch.allreduce(mine(dtype, (1000,))), summed(dtype, (1000,), True))
 
 
+def calls_of_groups():
+    """By way of the host: what comes out lies on the GPU."""
+    hvd, rank, size = bps.torch, bps.torch.rank(), bps.torch.size()
+    given, alone = [on_rank(torch.float32, (2 * size, 3), one) for one in range(size)], hvd.add_process_set([rank])
+    tensor = mine(torch.float32, (2 * size, 3))
+    for result, expected in ((hvd.allgather(tensor), torch.cat(given)),
+                             (hvd.alltoall(tensor), torch.cat([one[2 * rank:2 * rank + 2] for one in given])),
+                             (hvd.reducescatter(tensor, op=hvd.Max), torch.stack(given).amax(0)[2 * rank:2 * rank + 2]),
+                             (hvd.broadcast(tensor, 1), given[1]),
+                             (hvd.grouped_allreduce([tensor], op=hvd.Max)[0], torch.stack(given).amax(0)),
+                             (hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=0.5), sum(one * 0.5 for one in given)),
+                             (hvd.allreduce(tensor, op=hvd.Sum, process_set=alone), given[rank])):
+        assert result.is_cuda
+        same(result, expected)
+    changed = mine(torch.float32, (2 * size, 3))
+    hvd.broadcast_(changed, 1)
+    same(changed, given[1])
+    hvd.remove_process_set(alone)
+
+
 def views():
     """What is not contiguous goes by way of a copy, which is not given away before the stream has read it."""
     for view in (lambda t: t.t(), lambda t: t[:, 1::2], lambda t: t[1:3]):
@@ -202,7 +222,7 @@ def without_host_memory(device):
     same(bps.torch.push_pull(on_gpu(torch.ones(3), device), average=True), torch.ones(3))  # so that the library has it
     world, client, calls = bps.torch.world._world, bps.torch.client(), []
     assert not world.sums_on_gpus
-    world.sums_on_gpus = True
+    world.sums_on_gpus, world.calls_without_names = True, False
 
     def only_gpus(function):
         def call(tensor, *arguments, **named):
@@ -220,7 +240,7 @@ def without_host_memory(device):
         refused(bps.Code.CONFIGURATION, "rank 1 is not that of rank 0", lambda: bps.torch.broadcast_(mine(torch.float32, shape)))
     assert calls and all(one == device for one in calls), calls
     del client.broadcast, client.push_pull
-    world.sums_on_gpus = False
+    world.sums_on_gpus, world.calls_without_names = False, True
 
 
 def optimizer(passes):
@@ -247,7 +267,8 @@ def optimizer(passes):
 
 
 def averaged_in(wire, values):
-    """The ranks' f32, each rounded, added in f32, and rounded once."""
+    """The ranks' f32, each rounded, added in f32, and rounded once. wire: one of Compression."""
+    wire = wire.wire_dtype
     total = sum((one.to(wire).float() for one in values), torch.zeros_like(values[0]))
     return (total / len(values)).to(wire).float()
 

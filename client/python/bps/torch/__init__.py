@@ -1,4 +1,4 @@
-"""bps for PyTorch. Names and calls follow Horovod and BytePS; client/python/README.md lists what of theirs is here.
+"""bps for PyTorch. Names and calls are those of Horovod and BytePS; client/python/from_horovod.md says what differs.
 
     import bps.torch as hvd                                       was: import horovod.torch as hvd
     hvd.init()

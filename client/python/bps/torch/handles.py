@@ -29,6 +29,10 @@ class Handle:
         again."""
         raise NotImplementedError
 
+    def wait_stream(self) -> torch.Tensor:
+        """See TensorHandle.wait_stream. Error: INVALID_ARGUMENT, because the result comes by way of the host."""
+        raise invalid("a stream is to wait for a tensor that is not on a GPU, or for a call of a group", "call synchronize()")
+
 
 class Derived(Handle):
     """What `function` makes of the results of others, of none: at once."""

@@ -72,7 +72,7 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
         operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
                                            None if scale == Scale() else scale)
     except BaseException as error:
-        if isinstance(error, Error) and error.code == Code.CONFIGURATION and again is not None:
+        if isinstance(error, Error) and error.code == Code.CONFIGURATION and again is not None and not is_on_gpu(given):
             return TensorHandle(target, None, None, unnamed, place, again)
         if unnamed is not None:
             place.release_unnamed(unnamed)
@@ -120,18 +120,23 @@ def _prepared(source: torch.Tensor, target: Optional[torch.Tensor], what: str, c
     wire = wire_dtype_of(compression)
     if wire is None or not source.is_floating_point():
         wire = source.dtype
-    device = torch.device("cpu") if on_host else source.device
 
     def fits(tensor: torch.Tensor) -> bool:
-        return tensor.dtype == wire and tensor.device == device and is_plain(tensor)
+        return tensor.dtype == wire and is_plain(tensor) and not (on_host and is_on_gpu(tensor))
 
-    given = source if fits(source) else source.to(device, wire, memory_format=torch.contiguous_format, copy=True)
+    given = source
+    if on_host and is_on_gpu(given):
+        given = buffers.source(given)
+    if given.dtype != wire:
+        given = given.to(wire, memory_format=torch.contiguous_format)
+    elif not is_plain(given):
+        given = given.clone(memory_format=torch.contiguous_format)
     if target is None:
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
     target = target.detach()
     if fits(target):
         return given, target, None
-    own = given if given is not source else torch.empty(source.shape, dtype=wire, device=device)
+    own = given if given is not source else torch.empty_like(given, memory_format=torch.contiguous_format)
     return given, target, own
 
 
