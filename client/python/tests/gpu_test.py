@@ -19,7 +19,8 @@ class GpuTest(WorkerTest):
             self.assertNotIn("fake driver", worker.text())
 
     def test_operations(self):
-        self.cases(3, "types", "views", "compressed", "hosts_and_gpus", "begin_alike", "calls_of_groups", "without_host_memory:0", "types")
+        self.cases(3, "types", "views", "compressed", "hosts_and_gpus", "begin_alike", "calls_of_groups", "without_host_memory:0",
+                   "types")
 
     def test_streams(self):
         self.cases(2, "queued_work_comes_first", "streams_wait", "copies_are_waited_for", "copies_have_a_deadline", "queued_work_comes_first")

@@ -1,8 +1,9 @@
 """Horovod's API in bps.torch, with two and three workers."""
 from torch_test import CasesTest
 
-_OPERATIONS = ("gathers", "scatters", "exchanges", "broadcasts", "grouped", "factors", "gradients", "sparse", "compressors", "renamed",
-               "batch_norm", "answers", "process_sets", "begun_again", "gathers")
+_OPERATIONS = ("gathers", "scatters", "exchanges", "broadcasts", "grouped", "factors", "gradients", "sparse", "compressors",
+               "renamed", "batch_norm", "answers", "of_byteps", "process_sets", "begun_again", "gathers")
+
 
 class HorovodTest(CasesTest):
     program = "horovod_worker.py"

@@ -13,12 +13,13 @@ from .world import world
 
 class DistributedDataParallel(TorchDDP):
     """PyTorch's, whose gradients are averaged by bps over all ranks of the job. It makes PyTorch's process group if there is
-    none: see init_process_group(). What the model has on rank 0 is where all ranks begin."""
+    none: see init_process_group(). What the model has on rank 0 is where all ranks begin. device_ids: for a model on a GPU."""
 
     def __init__(self, module: torch.nn.Module, device_ids: Any = None, broadcast_buffers: bool = True,
                  compression: Any = Compression.none) -> None:
         world()
         if not torch.distributed.is_initialized():
             init_process_group()
-        super().__init__(module, device_ids, broadcast_buffers=broadcast_buffers)
+        is_on_host = all(parameter.device.type == "cpu" for parameter in module.parameters())
+        super().__init__(module, None if is_on_host else device_ids, broadcast_buffers=broadcast_buffers)
         self.register_comm_hook(state(self.process_group, compression=compression), comm_hook)
