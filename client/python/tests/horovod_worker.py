@@ -2,6 +2,7 @@
 with what plain PyTorch makes of the tensors of all ranks, which each rank can compute."""
 import os
 import signal
+import threading
 
 import torch
 from torch_worker import main, refused
@@ -258,6 +259,13 @@ def compressors():
         def decompress(tensor, context):
             return torch.cat([tensor, torch.zeros_like(context[len(tensor):])])
 
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("p", parameter)], compression=Half)
+    for step in range(2):
+        optimizer.zero_grad()
+        (parameter * (rank + 1)).sum().backward()
+        optimizer.step()
+    close(parameter.detach(), torch.tensor([-(size + 1.0), -(size + 1.0), 0.0, 0.0]))
     given = of_all(rows=6)
     expected = torch.cat([(sum(given) / size)[:3], torch.zeros(3, 3)])
     for name in (None, "halved"):
@@ -393,9 +401,14 @@ def mismatches():
              (lambda: hvd.broadcast(torch.ones(3), rank), "broadcast of float32 .*from rank"),
              (lambda: hvd.allgather(torch.ones(3)) if odd else hvd.allreduce(torch.ones(3)), "all.* of .*float32")]
     for call, pattern in ranks:
+        hvd.barrier()  # what a slow rank still waits for would fail, too
         refused(hvd.Code.CONFIGURATION, pattern, call)
         same(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum), torch.tensor([size * (size + 1) // 2]))
         same(hvd.allreduce(torch.ones(5), name="unequal", op=hvd.Sum), torch.full((5,), float(size)))
+    if rank == 0:
+        threading.Event().wait(0.5)  # with three ranks it hears of the difference before it calls
+    refused(hvd.Code.CONFIGURATION, "unequal", lambda: hvd.allreduce(torch.ones(4 if odd else 5), name="unequal"))
+    same(hvd.allreduce(torch.ones(5), name="unequal", op=hvd.Sum), torch.full((5,), float(size)))
     handle = hvd.allreduce_async(torch.ones(4 if odd else 5))  # nobody waits for it
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)

@@ -26,8 +26,8 @@ from .about import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built, gl
 from .broadcast import (allgather_object, broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
                         broadcast_optimizer_state, broadcast_parameters)
 from .compression import Compression
-from .distributed_optimizer import DistributedOptimizer
-from .gathering import allgather, allgather_async, alltoall, alltoall_async, reducescatter, reducescatter_async
+from .gathering import (allgather, allgather_async, alltoall, alltoall_async, reducescatter, reducescatter_async,
+                        sparse_allreduce_async)
 from .grouped import (grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_, grouped_allreduce_async,
                       grouped_allreduce_async_, grouped_reducescatter, grouped_reducescatter_async)
 from .handles import Handle
@@ -35,9 +35,9 @@ from .hook import CommState, comm_hook, state
 from .joining import join
 from .operations import (Adasum, allreduce, allreduce_, allreduce_async, allreduce_async_, declare, poll, push_pull, push_pull_,
                          push_pull_async, push_pull_async_, push_pull_async_inplace, push_pull_inplace, synchronize)
+from .optimizer import DistributedOptimizer
 from .process_group import init_process_group
 from .process_sets import ProcessSet, add_process_set, barrier, global_process_set, init, remove_process_set, shutdown
-from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm
 from .world import client, is_initialized, local_rank, local_size, rank, size
 

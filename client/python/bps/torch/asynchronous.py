@@ -8,7 +8,8 @@ from ..client import TensorSpec
 from ..errors import invalid
 from .agreement import check_agreement, greatest
 from .gradients import Named, own, refuse_owned
-from .operations import Handle, start
+from .handles import Handle
+from .operations import start
 from .tensors import dtype_of, is_plain, memory_of_tensor
 from .world import world
 
@@ -51,7 +52,8 @@ class SharedParameters:
         started: List[Tuple[torch.nn.Parameter, Handle]] = []
         for parameter, taken in self._taken.items():
             torch.sub(parameter.detach(), taken, out=taken)
-            started.append((parameter, start(taken, parameter, self._wire_name(parameter), Op.SUM)))
+            started.append((parameter, start(taken, parameter, self._wire_name(parameter), Op.SUM,
+                                              may_repeat=False)))
         for parameter, handle in started:
             handle.synchronize()
             self._took(parameter)

@@ -13,9 +13,10 @@ from ..errors import invalid
 from .backend import buffers
 from .calls import CallGroup, described
 from .compression import NoneCompressor, is_own, wire_dtype_of
-from .handles import Handle
+from .handles import Derived, Handle
 from .operations import How, allreduce, checked_op, scaled
 from .process_sets import ProcessSet, calls_of, global_process_set
+from .sparse import added, packed
 from .tensors import check_place, dtype_of, memory_of_tensor
 
 Splits = Union[None, Sequence[int], torch.Tensor]
@@ -96,6 +97,28 @@ def allgather(tensor: torch.Tensor, name: Optional[str] = None, process_set: Pro
     _checked(tensor, "allgather", name)
     gathered: torch.Tensor = _Gathered.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return gathered
+
+
+def sparse_allreduce_async(tensor: torch.Tensor, name: Optional[str] = None, op: Op = Op.AVERAGE,
+                           process_set: ProcessSet = global_process_set) -> Derived:
+    """Starts to add up, or to average, sparse tensors of the same shape and any number of elements. Call what it returns, as
+    with Horovod, or give it to synchronize(): that gives a sparse tensor, which is coalesced. What ranks have is gathered, so
+    each rank takes as much as all ranks give."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
+        raise invalid(f"{name or 'the tensor'} is no sparse tensor", "use allreduce")
+    if checked_op(None, op) not in (Op.SUM, Op.AVERAGE):
+        raise invalid(f"{op!r} of sparse tensors", "use Sum or Average")
+    calls = calls_of(process_set)
+    memory = memory_of_tensor(packed(tensor))
+    started: List[bps_handle.Handle] = []
+
+    def begin(group: Any) -> List[bps_handle.Handle]:
+        started[:] = [group.all_gather(memory)]
+        return started
+
+    call = calls.start("sparse_allreduce", name, f"{described(tensor)}, {tensor.sparse_dim()} dimensions sparse", begin,
+                       lambda: added(started[0].parts(), tensor, calls.size if op == Op.AVERAGE else 1))
+    return Derived([call], lambda results: results[0])
 
 
 # ---- reducescatter ----

@@ -9,9 +9,11 @@ from .._abi import Op
 from ..client import TensorSpec
 from ..errors import invalid
 from .agreement import Members, check_agreement, greatest
+from .compression import is_own
+from .handles import Handle
 from .layers import remove_all
-from .operations import Handle, start
-from .sparse_gradients import SparseSum
+from .operations import start
+from .sparse import SparseSum
 from .tensors import check_place, dtype_of
 from .world import world
 
@@ -48,7 +50,7 @@ class Reduction(NamedTuple):
 
 
 def changes_what_travels(compression: Any) -> bool:
-    if not hasattr(compression, "compress"):
+    if not is_own(compression):
         return compression is not None
     sample = torch.zeros(1)
     return compression.compress(sample)[0] is not sample
@@ -235,9 +237,11 @@ class GradientExchange:
             given = given.to_dense() if given.is_sparse else given
             check_place(given, what)
             target = gradient if in_place else torch.empty_like(given)
-            handle = start(given, target, self._wire_name(parameter), how.op, compression=how.compression)
+            handle = start(given, target, self._wire_name(parameter), how.op, compression=how.compression,
+                           may_repeat=self._members is None)
         else:
-            handle = SparseSum(self._groups[parameter], given, kind - 1, what, how.op)
+            members = self._groups[parameter]
+            handle = SparseSum(members.group, given, kind - 1, what, members.size if how.op == Op.AVERAGE else 1)
         self._started[parameter] = started._replace(handle=handle, in_place=in_place)
 
     def _agree_on_kinds(self) -> None:
@@ -293,7 +297,7 @@ class GradientExchange:
     def _spec(self, parameter: torch.nn.Parameter) -> TensorSpec:
         given, compression = parameter.detach(), self._how.compression
         count = given.numel()
-        if hasattr(compression, "compress"):
+        if is_own(compression):
             given = compression.compress(given)[0]
             count = given.numel()
         elif compression is not None and given.is_floating_point():

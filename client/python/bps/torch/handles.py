@@ -142,7 +142,7 @@ class TensorHandle(Handle):
         except Error as error:
             if error.code != Code.CONFIGURATION:
                 raise
-            self._world.drop(self._operation.tensor)
+            self._world.drop_failed(self._operation.tensor)
             if self._again is None:
                 raise
             return False

@@ -34,24 +34,27 @@ class How(NamedTuple):
 
 
 def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-          compression: Any = None, scale: Scale = Scale(), process_set: Optional[ProcessSet] = None) -> Handle:
+          compression: Any = None, scale: Scale = Scale(), process_set: Optional[ProcessSet] = None,
+          may_repeat: bool = True) -> Handle:
     """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. With
-    `compression` a copy of that type travels, and the result is copied back."""
+    `compression` a copy of that type travels, and the result is copied back. may_repeat: a named tensor is a
+    synchronous one of all ranks, so a call of their group can do the same."""
     check_place(source, name or "the tensor")
     if is_own(compression):
-        return _start_compressed(source, target, name, priority, How(op, compression, scale, process_set))
+        return _start_compressed(source, target, name, priority, How(op, compression, scale, process_set), may_repeat)
     if scale != Scale() and not (op in _SCALED and source.is_floating_point() and world().calls_without_names
                                  and not is_on_gpu(source)):
-        begun = start(scaled(source.detach(), scale.prescale), target, name, op, priority, compression, process_set=process_set)
+        begun = start(scaled(source.detach(), scale.prescale), target, name, op, priority, compression, process_set=process_set,
+                      may_repeat=may_repeat)
         return Derived([begun], lambda results: results[0].copy_(scaled(results[0], scale.postscale)))
     has_calls = world().calls_without_names
     how = How(op, compression, scale, process_set)
     is_call = name is None and priority == 0 and not is_on_gpu(source)
-    if not is_all(process_set) or (has_calls and (is_call or world().lacks_ranks)):
+    if not is_all(process_set) or (has_calls and (is_call or (may_repeat and world().lacks_ranks))):
         return _start_call(source, target, name, how)
     if target is None:
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
-    again = functools.partial(_start_call, source, target, name, how) if has_calls else None
+    again = functools.partial(_start_call, source, target, name, how) if has_calls and may_repeat else None
     return start_declared(source, target, name, op, priority, compression, scale, again)
 
 
@@ -72,8 +75,10 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
         operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
                                            None if scale == Scale() else scale)
     except BaseException as error:
-        if isinstance(error, Error) and error.code == Code.CONFIGURATION and again is not None and not is_on_gpu(given):
-            return TensorHandle(target, None, None, unnamed, place, again)
+        if isinstance(error, Error) and error.code == Code.CONFIGURATION:
+            place.drop_failed(place.client._declared.get(name or unnamed or ""))
+            if again is not None and not is_on_gpu(given):
+                return TensorHandle(target, None, None, unnamed, place, again)
         if unnamed is not None:
             place.release_unnamed(unnamed)
         raise
@@ -96,10 +101,11 @@ def _start_call(source: torch.Tensor, target: Optional[torch.Tensor], name: Opti
         needs_all=how.op not in _SCALED)
 
 
-def _start_compressed(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], priority: int, how: How) -> Handle:
+def _start_compressed(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], priority: int, how: How,
+                      may_repeat: bool) -> Handle:
     """By a compressor of the program."""
     sent, context = how.compression.compress(source.detach())
-    begun = start(sent, None, name, how.op, priority, None, how.scale, how.process_set)
+    begun = start(sent, None, name, how.op, priority, None, how.scale, how.process_set, may_repeat)
 
     def finish(results: Any) -> torch.Tensor:
         result: torch.Tensor = how.compression.decompress(results[0], context)

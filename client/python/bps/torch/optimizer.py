@@ -14,6 +14,7 @@ from .._abi import Op
 from .._checks import number
 from ..errors import invalid
 from .asynchronous import SharedParameters
+from .compression import is_own, wire_dtype_of
 from .gradients import GradientExchange, Named, Reduction, changes_what_travels
 from .layers import LayerwiseUpdates
 from .world import world
@@ -39,6 +40,8 @@ def _new(kind: type) -> Any:
 
 class _Distributed:
     """Mixed in before the class of the optimizer that is distributed."""
+
+    _parameter_names: Dict[torch.nn.Parameter, str]  # Horovod's, which programs read
 
     def finish(self) -> None:
         """Parameters and state are those of the last step() afterwards."""
@@ -243,7 +246,8 @@ def _reduction(compression: Any, op: Any, gradient_predivide_factor: float, spar
         raise invalid(f"gradient_predivide_factor={factor} with op {op.name}", "it is for Average")
     if not 0.0 < factor < float("inf"):
         raise invalid(f"gradient_predivide_factor={factor}: it takes a positive number")
-    return Reduction(op, compression, factor, bool(sparse_as_dense))
+    wire = compression if is_own(compression) else wire_dtype_of(compression)
+    return Reduction(op, wire, factor, bool(sparse_as_dense))
 
 
 def _ranks_of(process_set: Any) -> Optional[Sequence[int]]:
@@ -278,12 +282,13 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     """Makes `optimizer` average gradients over all ranks, and returns it: the same object, of a class derived from its own.
 
     named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
-    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16, of
-    dense gradients, for half the traffic, at the price of a copy of each. gradient_predivide_factor: of averages; gradients
-    are divided by it before they are cast and added, and multiplied with it afterwards. num_groups, groups: Horovod's, which
-    say what it sends together; they are checked, and nothing depends on them, because here gradients leave one by one
-    and small ones cost little. sparse_as_dense: sparse gradients travel dense, and are sparse again for step().
-    process_set: an object with `ranks`, over which gradients are reduced; on other ranks nothing is.
+    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: of dense gradients;
+    Compression.fp16 or bf16, for half the traffic, at the price of a copy of each, or a compressor of the program.
+    gradient_predivide_factor: of averages; gradients are divided by it before they are cast and added, and multiplied with
+    it afterwards. num_groups, groups: Horovod's, which say what it sends together; they are checked, and nothing depends on
+    them, because here gradients leave one by one and small ones cost little. sparse_as_dense: sparse gradients travel
+    dense, and are sparse again for step(). process_set: an object with `ranks`, over which gradients are reduced; on other
+    ranks nothing is.
 
     model: step() returns at once, and each layer of this model waits for its own average and is updated before its next
     forward pass; between step() and that parameters are old to everybody but the model and its state_dict(), until
@@ -314,11 +319,12 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     if mode == "async":
         given = [name for name, is_given in (
             ("model", model is not None), ("process_set", _ranks_of(process_set) is not None), ("op", how.op != Op.AVERAGE),
-            ("compression", changes_what_travels(compression)), ("gradient_predivide_factor", how.predivide != 1.0),
+            ("compression", changes_what_travels(how.compression)), ("gradient_predivide_factor", how.predivide != 1.0),
             ("backward_passes_per_step", backward_passes_per_step != 1), ("sparse_as_dense", sparse_as_dense)) if is_given]
         if given:
             raise invalid(f"mode='async' with {given[0]}, which is for averages of gradients", f"leave {given[0]} out")
         distributed._shared = SharedParameters(named, staleness)
+        distributed._parameter_names = distributed._shared.names
         distributed.__class__ = _class_of(mode, base)
         return optimizer
     if staleness is not None:
@@ -326,6 +332,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     exchange = _exchange_of(named, backward_passes_per_step, how, process_set)
     distributed.__class__ = _class_of(mode, base)
     distributed._exchange = exchange
+    distributed._parameter_names = exchange.names
     distributed._skip = False
     distributed._layers = None if model is None else LayerwiseUpdates(model, exchange, optimizer, base)
     return optimizer

@@ -51,7 +51,7 @@ class World:
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
-        self._shared.update(spec.name for spec in specs if spec.ranks is None)
+        self._shared.update(spec.name for spec in specs if spec.ranks is None and spec.mode != "async")
         self._with_room(functools.partial(self.client.declare, specs))
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, may_be_longer: bool = False) -> Tensor:
@@ -67,10 +67,11 @@ class World:
             self._shared.add(name)
         return self._with_room(functools.partial(self.client._tensor, name, dtype, count, priority))
 
-    def drop(self, tensor: Tensor) -> None:
+    def drop_failed(self, tensor: Optional[Tensor]) -> None:
         """After ranks have called different things with it. Its name is declared anew by its next use."""
-        with contextlib.suppress(Error):
-            self._dropped.append(self.client.drop(tensor))
+        if tensor is not None:
+            with contextlib.suppress(Error):
+                self._dropped.append(self.client.drop(tensor))
 
     def drop_all(self) -> bool:
         """What was declared here, of all ranks. False: operations on some of it are under way, and it is still there."""

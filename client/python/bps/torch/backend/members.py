@@ -20,7 +20,7 @@ from .buffers import Finish, bytes_of, parts_of
 from .call import Call, torch_errors
 from .job import Job
 from .reductions import Reduction, Signature, reduction_of, viewed
-from .sparse import SparseSum
+from .sparse import SparseAllReduce
 
 Tensors = Sequence[torch.Tensor]
 
@@ -68,7 +68,7 @@ class Members:
     def _sparse_all_reduce(self, call: Call, tensors: Tensors, op: Any) -> Call:
         if not all(tensor.is_sparse for tensor in tensors):
             raise ValueError("all_reduce of sparse and dense tensors at once: make two calls of it")
-        sums = [SparseSum(tensor, op) for tensor in tensors]
+        sums = [SparseAllReduce(tensor, op) for tensor in tensors]
         with torch_errors(call.what):
             handles = [self.group.all_gather(bytes_of(one.message())) for one in sums]
         return call.start(handles, tensors, [functools.partial(one.finish, handle) for one, handle in zip(sums, handles)])
