@@ -112,8 +112,9 @@ bool ShrunkAnswers::may_fail(std::size_t tensor, std::uint64_t round, const Erro
   const auto says = [&](std::string_view text) { return error.message.find(text) != std::string::npos; };
   if (!says(fmt::format("round {} of {}", said_round(job_, tensor, round), job_.tensors[tensor].name)))
     return false;
-  if (how.has_root() && is_lost(how.root))
-    return says(fmt::format("the root of the {} is lost", name_of(how.kind)));
+  if (how.has_root() && is_lost(how.root) &&
+      says(fmt::format("the root of the {} is lost", name_of(how.kind))))
+    return true;
   if (how.is_of_parts() && says(fmt::format("the owner of a part of the {} is lost", name_of(how.kind))))
     return true;
   if (how.is_copy()) return false;
