@@ -70,7 +70,7 @@ def cuda_built() -> bool:
 
 
 def _no_timeline(*_: Any, **__: Any) -> None:
-    raise Error(Code.CONFIGURATION, "there is no timeline", "use torch.profiler, bpsctl status, or the metrics of the daemons")
+    raise Error(Code.CONFIGURATION, "there is no timeline", "use torch.profiler, or bpsctl status")
 
 
 start_timeline = _no_timeline
