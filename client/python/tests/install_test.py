@@ -52,7 +52,9 @@ class InstallTest(unittest.TestCase):
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
         self.assertIn("bps/lib/libbpsclient.so.0", names)
-        self.assertFalse([name for name in names if not re.match(r"bps/[\w/]+\.py$|bps/lib/|libbps-[\d.]+\.(dist-info/|data/scripts/bps)", name)])
+        self.assertIn("bps/py.typed", names)
+        known = r"bps/[\w/]+\.py$|bps/py.typed$|bps/lib/|libbps-[\d.]+\.(dist-info/|data/scripts/bps)"
+        self.assertFalse([name for name in names if not re.match(known, name)])
 
         self.execute([self.python, "-m", "pip", "install", path])
         self.assertEqual(self.execute([self.python, "-c", ONE_WORKER]).split(), ["0.1.0", "0.1.0", "[1.0,", "2.0,", "3.0]"])
