@@ -214,7 +214,8 @@ class Programs(PagesTest):
             for name in re.findall(r"\b(?:bps\.torch|hvd)\.(\w+)", body):
                 self.assertIn(name, there, f"{page}:{line}")
         self.assertEqual(self.count(parsed), {"README.md": 1, "client/python/README.md": 7,
-                                              "client/python/backend.md": 1, "client/python/from_horovod.md": 1, OPERATIONS: 1})
+                                              "client/python/async.md": 1, "client/python/backend.md": 1,
+                                              "client/python/from_horovod.md": 1, OPERATIONS: 1})
 
 
 class Names(PagesTest):
