@@ -21,6 +21,7 @@ class HorovodTest(CasesTest):
     def test_join(self):
         for size in (2, 3):
             self.cases(size, "joins", "gathers")
+            self.cases(size, "joins_in_any_order", "gathers")
 
     def test_hosts(self):
         """Three ranks on two hosts, and two."""

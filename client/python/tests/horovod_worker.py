@@ -456,6 +456,43 @@ def joins():
         hvd.broadcast_parameters(model.state_dict())
 
 
+def joins_in_any_order():
+    """After a rank has joined: names in another order on each rank, operations under way across join(), sparse gradients, a
+    process set's optimizer; asynchronous parameters go on."""
+    rank, size = hvd.rank(), hvd.size()
+    names = ["a", "b", "c"]
+    table = torch.nn.Embedding(6, 2, sparse=True)
+    torch.nn.init.ones_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters())
+    everyone = {name: hvd.allreduce_async(torch.ones(3), name=name, op=hvd.Sum) for name in names}
+    for handle in everyone.values():
+        close(handle.synchronize(), torch.full((3,), float(size)))
+
+    def step(there):
+        optimizer.zero_grad()
+        table(torch.tensor([rank, 5])).sum().backward()
+        optimizer.step()
+        close(table.weight.grad.to_dense()[5], torch.full((2,), there / size))
+
+    step(size)
+    for epoch in range(2):
+        last = size - 1
+        late = None
+        if rank != last:  # the last rank has no data in this epoch
+            for turn in range(2):
+                mine = names[rank % 3:] + names[:rank % 3]
+                handles = {name: hvd.allreduce_async(torch.full((3,), rank + 1.0), name=name, op=hvd.Sum) for name in mine}
+                for name in reversed(mine):
+                    close(handles[name].synchronize(), torch.full((3,), size * (size - 1) / 2))
+                step(size - 1)
+            late = hvd.allreduce_async(torch.ones(3), name="a", op=hvd.Sum)
+        hvd.join()
+        if late is not None:
+            close(late.synchronize(), torch.full((3,), size - 1.0))
+        close(hvd.allreduce(torch.ones(3), name="a", op=hvd.Sum), torch.full((3,), float(size)))
+        step(size)
+
+
 def killed(how):
     """Rank 1 goes inside the operation."""
     hvd.allreduce(torch.ones(3))

@@ -52,8 +52,7 @@ class SharedParameters:
         started: List[Tuple[torch.nn.Parameter, Handle]] = []
         for parameter, taken in self._taken.items():
             torch.sub(parameter.detach(), taken, out=taken)
-            started.append((parameter, start(taken, parameter, self._wire_name(parameter), Op.SUM,
-                                              may_repeat=False)))
+            started.append((parameter, start(taken, parameter, self._wire_name(parameter), Op.SUM)))
         for parameter, handle in started:
             handle.synchronize()
             self._took(parameter)

@@ -4,9 +4,8 @@ A group of bps compares the calls of its ranks: kind, operation, type and length
 Horovod compares more: names, shapes, the types of what is copied. And after ranks have called different things, a program of
 Horovod goes on, where a group is of no use any more. Both are made good here.
 """
-import array
 import zlib
-from typing import Any, Callable, Dict, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 import torch
 
@@ -78,7 +77,7 @@ class CallHandle(Handle):
         first: Optional[Error] = None
         for operation in (*self._operations, self._roll.operation):
             try:
-                operation.wait()
+                self._calls.wait(operation)
             except Error as error:
                 if error.code == Code.DEADLINE:
                     raise
@@ -98,28 +97,27 @@ class CallHandle(Handle):
             return Error(error.code, f"{self._text}: {error.message}", _DIFFER)
         if not self._roll.is_one_call:
             return Error(Code.CONFIGURATION, f"{self._text}: another rank calls something else", _DIFFER)
-        lacking = self._calls.size - self._roll.ranks
-        self._calls.heard_of(self._roll.ranks)
-        if lacking and self._needs_all:
-            return Error(Code.CONFIGURATION, f"{self._text}: {lacking} of {self._calls.size} ranks have joined, and only sums and "
+        joined = self._roll.operation.ranks - self._roll.ranks  # the library gives zeros for them; who is lost gives nothing
+        if joined and self._needs_all:
+            return Error(Code.CONFIGURATION, f"{self._text}: {joined} of {self._calls.size} ranks have joined, and only sums and "
                          "averages do without them", "call join() on this rank, too")
         return None
 
 
 class CallGroup:
-    """The ranks of a process set as a group, which is made at its first call, and again after ranks have called different
-    things. All ranks hear of that with the call itself, so they make the next group alike.
+    """The ranks of a process set, or those that share a name, as a group, which is made at its first call, and again after ranks
+    have called different things. All ranks hear of that with the call itself, so they make the next group alike.
 
     Owner: World, for the time of a job. Calls come from the thread of the program, and from those of autograd.
     """
 
-    def __init__(self, place: World, number: int, ranks: Sequence[int]) -> None:
+    def __init__(self, place: World, name: str, ranks: Sequence[int]) -> None:
         self.ranks = list(ranks)
         self._place = place
-        self._name = f"torch.set{number}" if number else "torch.world"
+        self._name = name
         self._group: Optional[Group] = None
         self._count = 0  # of calls since all ranks were at the same place without doubt
-        self._renewals = 0  # since then
+        self.renewals = 0  # since then
         self._under_way: Set[str] = set()  # what has a name
 
     @property
@@ -157,52 +155,26 @@ class CallGroup:
             self._hold(f"{kind} {name}", operations[0] if operations else roll.operation)
         return CallHandle(self, group, text, operations, roll, finish, needs_all)
 
-    def join(self) -> int:
-        """The rank that has joined last.
+    def wait(self, operation: bps_handle.Handle) -> None:
+        self._place.wait(operation)
 
-        The library makes the others' calls of groups here, not their operations of declared tensors. So this rank drops its
-        tensors: those operations fail on all others alike, which then make calls of a group of them. All ranks join, so all
-        tensors are declared anew afterwards.
-        """
-        self.check_member()
-        renewals = self._renewals
-        has_dropped = self._place.drop_all()
-        while True:
-            group = self._made()
-            try:
-                operation = group.join()
-                while not has_dropped:
-                    has_dropped = self._place.drop_what_is_left()
-                    if self._ends_within(operation, _PAUSE_S):
-                        break
-                self._wait_long(operation)
-            except Error as error:
-                if error.code != Code.CONFIGURATION:
-                    raise
-                self.renew(group)  # others have called what cannot do without this rank, and go on
-                continue
-            last = operation.last_joined if self._renewals == 0 else self._last(group, renewals, operation.last_joined)
-            self._count = self._renewals = 0
-            self._place.lacks_ranks = False
-            return last
+    def begin_join(self) -> bps_handle.Handle:
+        return self._made().join()
 
-    def _last(self, group: Group, renewals: int, last: int) -> int:
-        """Ranks have joined again after the group was made again, in any order. The last one is one of those that came to join()
-        after the most groups."""
-        counts = array.array("q", [0] * self.size)
-        group.all_gather(array.array("q", [renewals]), counts).wait()
-        late = [rank for rank, count in zip(self.ranks, counts) if count == max(counts)]
-        return last if last in late else late[-1]
+    def gather(self, mine: bytes) -> List[bytes]:
+        """What all ranks give, in their order; when nothing else is under way."""
+        handle = self._made().all_gather(mine)
+        handle.wait()
+        return [bytes(part) for part in handle.parts()]
 
-    def heard_of(self, ranks: int) -> None:
-        """So many make calls."""
-        if ranks < self._place.client.world_size == self.size:
-            self._place.lacks_ranks = True
+    def has_joined(self) -> None:
+        """All ranks have: they count anew."""
+        self._count = self.renewals = 0
 
     def renew(self, group: Group) -> None:
         """That one is of no use any more."""
         if self._group is group:
-            self._renewals += 1
+            self.renewals += 1
             self._group = None
             group.drop()
 
@@ -239,25 +211,20 @@ class CallGroup:
         self._under_way.add(key)
         operation.then(lambda _: self._under_way.discard(key))
 
-    def _wait_long(self, operation: bps_handle.Handle) -> None:
-        """For ranks that have more to do than this one, which may take any time. A rank that is lost ends it."""
-        while not self._ends_within(operation, None):
-            pass
-
-    @staticmethod
-    def _ends_within(operation: bps_handle.Handle, timeout_s: Optional[float]) -> bool:
-        try:
-            operation.wait(timeout_s)
-        except Error as error:
-            if error.code != Code.DEADLINE:
-                raise
-            return False
-        return True
-
 
 def described(tensor: torch.Tensor, shape: Optional[Sequence[int]] = None) -> str:
     """Type and shape. shape: what of it must be alike on all ranks."""
     return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape) if shape is None else ['*', *shape]}"
+
+
+def calls_of_name(place: World, name: str) -> CallGroup:
+    """The group that stands for a declared tensor, or for a name without one: its ranks make calls under this name in the same
+    order, and those of different names in any order."""
+    if name not in place.name_groups:
+        ranks = place.names[name].ranks if name in place.names else None
+        place.name_groups[name] = CallGroup(place, f"torch.name/{name}", range(place.client.world_size) if ranks is None else ranks)
+    group: CallGroup = place.name_groups[name]
+    return group
 
 
 def groups_of(place: World) -> Dict[int, CallGroup]:

@@ -108,7 +108,11 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: Optional[str] = None, op:
         raise invalid(f"{name or 'the tensor'} is no sparse tensor", "use allreduce")
     if checked_op(None, op) not in (Op.SUM, Op.AVERAGE):
         raise invalid(f"{op!r} of sparse tensors", "use Sum or Average")
-    calls = calls_of(process_set)
+    return Derived([start_sparse(calls_of(process_set), tensor, name, op)], lambda results: results[0])
+
+
+def start_sparse(calls: CallGroup, tensor: torch.Tensor, name: Optional[str], op: Op) -> Handle:
+    """Starts to add up, or to average, sparse tensors of a group. A rank that has joined has nothing to add."""
     memory = memory_of_tensor(packed(tensor))
     started: List[bps_handle.Handle] = []
 
@@ -116,9 +120,8 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: Optional[str] = None, op:
         started[:] = [group.all_gather(memory)]
         return started
 
-    call = calls.start("sparse_allreduce", name, f"{described(tensor)}, {tensor.sparse_dim()} dimensions sparse", begin,
-                       lambda: added(started[0].parts(), tensor, calls.size if op == Op.AVERAGE else 1))
-    return Derived([call], lambda results: results[0])
+    return calls.start("sparse_allreduce", name, f"{described(tensor)}, {tensor.sparse_dim()} dimensions sparse", begin,
+                       lambda: added(started[0].parts(), tensor, calls.size if op == Op.AVERAGE else 1), needs_all=False)
 
 
 # ---- reducescatter ----

@@ -1,7 +1,7 @@
 """The gradients of one optimizer on their way: each is averaged over all ranks as soon as backward has made it."""
 import gc
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -9,11 +9,13 @@ from .._abi import Op
 from ..client import TensorSpec
 from ..errors import invalid
 from .agreement import Members, check_agreement, greatest
+from .calls import calls_of_name
 from .compression import is_own
+from .gathering import start_sparse
 from .handles import Handle
 from .layers import remove_all
 from .operations import start
-from .sparse import SparseSum
+from .sparse import as_sparse
 from .tensors import check_place, dtype_of
 from .world import world
 
@@ -61,7 +63,7 @@ class _Started(NamedTuple):
 
     gradient: torch.Tensor
     version: int
-    handle: Union[Handle, SparseSum, None] = None
+    handle: Optional[Handle] = None
     in_place: bool = True  # the result will be where the gradient is
 
     def is_untouched(self, parameter: torch.nn.Parameter) -> bool:
@@ -102,7 +104,6 @@ class GradientExchange:
         self._prefix: Optional[str] = None  # of its tensors' names
         self.names: Dict[torch.nn.Parameter, str] = {}
         self._kinds: Dict[torch.nn.Parameter, int] = {}
-        self._groups: Dict[torch.nn.Parameter, Members] = {}  # of sparse gradients, each with an order of its own
         self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
         self._started: Dict[torch.nn.Parameter, _Started] = {}
         self._keep: List[Any] = []  # gradient accumulators, whose hooks go with them
@@ -189,7 +190,7 @@ class GradientExchange:
         if not self._takes_part:
             return loss
         value = torch.as_tensor(loss).detach().to("cpu", torch.float64).clone()
-        if self._place.client._declared.get(name) is None:
+        if self._place.client._declared.get(name) is None and name not in self._place.name_groups:
             self._place.drop_with(self, [name])
             self._place.declare([TensorSpec(name, dtype_of(value, "the loss"), value.numel(), ranks=self._ranks)])
         start(value, value, name, Op.AVERAGE).synchronize()
@@ -232,16 +233,18 @@ class GradientExchange:
         what = f"the gradient of {self.names[parameter]}"
         given = gradient.detach() if how.predivide == 1.0 else gradient.detach() / how.predivide
         in_place = kind == _DENSE and not gradient.is_sparse
-        handle: Union[Handle, SparseSum]
+        handle: Handle
         if kind == _DENSE or how.sparse_as_dense:
             given = given.to_dense() if given.is_sparse else given
             check_place(given, what)
             target = gradient if in_place else torch.empty_like(given)
-            handle = start(given, target, self._wire_name(parameter), how.op, compression=how.compression,
-                           may_repeat=self._members is None)
+            handle = start(given, target, self._wire_name(parameter), how.op, compression=how.compression)
         else:
-            members = self._groups[parameter]
-            handle = SparseSum(members.group, given, kind - 1, what, members.size if how.op == Op.AVERAGE else 1)
+            given = as_sparse(given, kind - 1)
+            dtype_of(given._values(), what)
+            if not given.is_floating_point():
+                raise invalid(f"{what} is sparse and has elements of {given.dtype}", "sparse gradients are of floats")
+            handle = start_sparse(calls_of_name(self._place, self._wire_name(parameter)), given, None, how.op)
         self._started[parameter] = started._replace(handle=handle, in_place=in_place)
 
     def _agree_on_kinds(self) -> None:
@@ -258,7 +261,8 @@ class GradientExchange:
                              if kind == _DENSE or self._how.sparse_as_dense])
         for parameter, kind in found.items():
             if kind != _DENSE and not self._how.sparse_as_dense:
-                self._groups[parameter] = self._group_for(parameter)
+                self._check_sparse(parameter)
+                self._place.names[self._wire_name(parameter)] = self._spec(parameter)
             if parameter not in self._watched:  # it was frozen when it was added
                 self._watch(parameter)
         self._kinds.update(found)
@@ -273,7 +277,7 @@ class GradientExchange:
             return 0
         return _DENSE + gradient.sparse_dim() if gradient.is_sparse else _DENSE
 
-    def _group_for(self, parameter: torch.nn.Parameter) -> Members:
+    def _check_sparse(self, parameter: torch.nn.Parameter) -> None:
         how = self._how
         if not self._place.calls_without_names:
             raise invalid(f"the gradient of {self.names[parameter]} is sparse, in a job whose ranks sum on their host first",
@@ -281,7 +285,6 @@ class GradientExchange:
         if how.op not in (Op.SUM, Op.AVERAGE):
             raise invalid(f"the gradient of {self.names[parameter]} is sparse, and op is {how.op.name}",
                           "sparse gradients can be added up and averaged; or give sparse_as_dense=True")
-        return Members.make(self._place, self, self._wire_name(parameter), self._ranks)
 
     def _zeros(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         kind = self._kinds[parameter]

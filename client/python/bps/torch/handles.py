@@ -77,8 +77,9 @@ class TensorHandle(Handle):
     goes without ranks that have joined, or tells what ranks have called instead."""
 
     def __init__(self, tensor: torch.Tensor, operation: Optional[bps_handle.Handle], staging: Optional[torch.Tensor],
-                 unnamed: Optional[str], place: World, again: Optional[Callable[[], Handle]]) -> None:
+                 unnamed: Optional[str], place: World, again: Optional[Callable[[], Handle]], name: Optional[str] = None) -> None:
         self.tensor = tensor
+        self.name = name
         self._operation = operation  # None: it could not even start, because ranks differ
         self._again = again
         self._repeated: Optional[Handle] = None
@@ -87,6 +88,8 @@ class TensorHandle(Handle):
         self._unstaging = threading.Lock()
         self._unnamed = unnamed
         self._world = place
+        if again is not None:
+            place.under_way.add(self)
 
     def poll(self) -> bool:
         if self._repeated is not None:
@@ -121,9 +124,8 @@ class TensorHandle(Handle):
         """Waits, also of a tensor on a GPU on the host; afterwards the name may be used again. After ranks have called
         different things under the name, it is dropped, and the next call declares it anew."""
         if self._repeated is None and not self._ends_well():
-            assert self._again is not None
-            self._staging = None
-            self._repeated, self._again = self._again(), None
+            self._repeat()
+        self._world.under_way.discard(self)
         if self._repeated is not None:
             self._repeated.synchronize()
         self._unstage()
@@ -133,12 +135,29 @@ class TensorHandle(Handle):
             self._unnamed = None
         return self.tensor
 
+    def advance(self) -> bool:
+        """Without waiting: makes it again if it is to be. False: it is still open whether it is."""
+        if self._repeated is None:
+            if self._operation is not None and not self._operation.poll():
+                return False
+            try:
+                if not self._ends_well():
+                    self._repeat()
+            except Error:  # for synchronize()
+                pass
+        return True
+
+    def _repeat(self) -> None:
+        assert self._again is not None
+        self._staging = None
+        self._repeated, self._again = self._again(), None
+
     def _ends_well(self) -> bool:
         """False: ranks differ, or some have joined, and it is to be made again."""
         if self._operation is None:
             return False
         try:
-            self._operation.wait()
+            self._world.wait(self._operation, self)
         except Error as error:
             if error.code != Code.CONFIGURATION:
                 raise

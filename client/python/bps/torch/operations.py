@@ -12,7 +12,7 @@ from .._abi import Op
 from ..client import Scale
 from ..errors import Code, Error, invalid
 from .backend import buffers
-from .calls import described
+from .calls import CallGroup, calls_of_name, described
 from .compression import is_own, wire_dtype_of
 from .handles import Derived, Handle, TensorHandle
 from .process_sets import ProcessSet, calls_of, global_process_set, is_all
@@ -34,34 +34,34 @@ class How(NamedTuple):
 
 
 def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-          compression: Any = None, scale: Scale = Scale(), process_set: Optional[ProcessSet] = None,
-          may_repeat: bool = True) -> Handle:
+          compression: Any = None, scale: Scale = Scale(), process_set: Optional[ProcessSet] = None) -> Handle:
     """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. With
-    `compression` a copy of that type travels, and the result is copied back. may_repeat: a named tensor is a
-    synchronous one of all ranks, so a call of their group can do the same."""
+    `compression` a copy of that type travels, and the result is copied back."""
     check_place(source, name or "the tensor")
     if is_own(compression):
-        return _start_compressed(source, target, name, priority, How(op, compression, scale, process_set), may_repeat)
+        return _start_compressed(source, target, name, priority, How(op, compression, scale, process_set))
     if scale != Scale() and not (op in _SCALED and source.is_floating_point() and world().calls_without_names
                                  and not is_on_gpu(source)):
-        begun = start(scaled(source.detach(), scale.prescale), target, name, op, priority, compression, process_set=process_set,
-                      may_repeat=may_repeat)
+        begun = start(scaled(source.detach(), scale.prescale), target, name, op, priority, compression, process_set=process_set)
         return Derived([begun], lambda results: results[0].copy_(scaled(results[0], scale.postscale)))
     has_calls = world().calls_without_names
     how = How(op, compression, scale, process_set)
     is_call = name is None and priority == 0 and not is_on_gpu(source)
-    if not is_all(process_set) or (has_calls and (is_call or (may_repeat and world().lacks_ranks))):
-        return _start_call(source, target, name, how)
+    if not is_all(process_set) or (has_calls and is_call):
+        return _start_call(source, target, name, how, calls_of(process_set))
     if target is None:
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
-    again = functools.partial(_start_call, source, target, name, how) if has_calls and may_repeat else None
+    if name is not None and name in world().name_groups:
+        return _start_round(source, target, name, how, world().count_round(name))
+    again = functools.partial(_start_round, source, target, name, how) if has_calls and name is not None else None
     return start_declared(source, target, name, op, priority, compression, scale, again)
 
 
 def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-                   compression: Any = None, scale: Scale = Scale(), again: Optional[Callable[[], Handle]] = None) -> TensorHandle:
-    """As start(), of a declared tensor of all ranks. Without a name it has one that tells its type, length and turn. again: see
-    TensorHandle."""
+                   compression: Any = None, scale: Scale = Scale(),
+                   again: Optional[Callable[[int], Handle]] = None) -> TensorHandle:
+    """As start(), of a declared tensor. Without a name it has one that tells its type, length and turn. again: makes the same as
+    a call of a group, given the number of the round; see TensorHandle."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
@@ -70,6 +70,9 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
     dtype = dtype_of(given, name or "the tensor")
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{given.numel()}")
     may_be_longer = name is not None and place.calls_without_names and not is_on_gpu(given)
+    repeat: Optional[Callable[[], Handle]] = None
+    if again is not None and name is not None and (name in place.names or name not in place.client._declared):
+        repeat = functools.partial(again, place.count_round(name))
     try:
         tensor = place.tensor(name or unnamed or "", dtype, given.numel(), priority, may_be_longer)
         operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
@@ -77,16 +80,22 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
     except BaseException as error:
         if isinstance(error, Error) and error.code == Code.CONFIGURATION:
             place.drop_failed(place.client._declared.get(name or unnamed or ""))
-            if again is not None and not is_on_gpu(given):
-                return TensorHandle(target, None, None, unnamed, place, again)
+            if repeat is not None and not is_on_gpu(given):
+                return TensorHandle(target, None, None, unnamed, place, repeat, name)
         if unnamed is not None:
             place.release_unnamed(unnamed)
         raise
-    return TensorHandle(target, operation, staging, unnamed, place, again)
+    return TensorHandle(target, operation, staging, unnamed, place, repeat, name)
 
 
-def _start_call(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], how: How) -> Handle:
-    """Of a process set, in memory of the host."""
+def _start_round(source: torch.Tensor, target: torch.Tensor, name: str, how: How, number: int) -> Handle:
+    """What a declared tensor does, as a call of the group that stands for its name."""
+    return _start_call(source, target, name, how, calls_of_name(world(), name), f", round {number}")
+
+
+def _start_call(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], how: How, calls: CallGroup,
+                which: str = "") -> Handle:
+    """Of a group, in memory of the host."""
     given, target, staging = _prepared(source, target, name or "the tensor", how.compression, on_host=True)
     memory, output = memory_of_tensor(given), memory_of_tensor(target if staging is None else staging)
 
@@ -95,17 +104,16 @@ def _start_call(source: torch.Tensor, target: Optional[torch.Tensor], name: Opti
             buffers.put(target, staging)
         return target
 
-    meaning = f"{how.op.name.lower()} of {described(given)}{_scale_text(how.scale)}"
-    return calls_of(how.process_set).start(
+    meaning = f"{how.op.name.lower()} of {described(given)}{_scale_text(how.scale)}{which}"
+    return calls.start(
         "allreduce", name, meaning, lambda group: [group.push_pull(memory, output, how.op, how.scale)], finish,
         needs_all=how.op not in _SCALED)
 
 
-def _start_compressed(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], priority: int, how: How,
-                      may_repeat: bool) -> Handle:
+def _start_compressed(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], priority: int, how: How) -> Handle:
     """By a compressor of the program."""
     sent, context = how.compression.compress(source.detach())
-    begun = start(sent, None, name, how.op, priority, None, how.scale, how.process_set, may_repeat)
+    begun = start(sent, None, name, how.op, priority, None, how.scale, how.process_set)
 
     def finish(results: Any) -> torch.Tensor:
         result: torch.Tensor = how.compression.decompress(results[0], context)

@@ -72,7 +72,7 @@ def calls_of(process_set: Optional[ProcessSet] = None) -> CallGroup:
     if number is None:
         raise invalid(f"{process_set} is not in use", "give it to add_process_set(), or to init(process_sets=[...])")
     if number == 0 and number not in groups:
-        groups[0] = CallGroup(world(), 0, range(world().client.world_size))
+        groups[0] = CallGroup(world(), "torch.world", range(world().client.world_size))
     if number not in groups:
         raise invalid(f"{process_set} is of an earlier job", "give it to add_process_set()")
     return groups[number]
@@ -94,7 +94,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
             raise invalid(f"there is a process set of ranks {ranks}: {other}", "use that one, or remove_process_set() it before")
     added.process_set_id = place.next_process_set()
     place.process_sets.append(added)
-    groups_of(place)[added.process_set_id] = CallGroup(place, added.process_set_id, ranks)
+    groups_of(place)[added.process_set_id] = CallGroup(place, f"torch.set{added.process_set_id}", ranks)
     return added
 
 

@@ -8,12 +8,14 @@ from typing import Any, List, Sequence
 
 import torch
 
-from .. import handle as bps_handle
-from ..errors import invalid
-from ..group import Group
-from .tensors import dtype_of, memory_of_tensor
-
 _INDEX_BYTES = 8
+
+
+def as_sparse(tensor: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+    """With so many sparse dimensions."""
+    if not tensor.is_sparse:
+        return tensor.to_sparse(sparse_dim)
+    return tensor if tensor.sparse_dim() == sparse_dim else tensor.to_dense().to_sparse(sparse_dim)
 
 
 def packed(tensor: torch.Tensor) -> torch.Tensor:
@@ -50,25 +52,5 @@ def added(parts: Sequence[Any], like: torch.Tensor, divisor: int = 1) -> torch.T
         is_whole = not (total.is_floating_point() or total.is_complex())
         total = torch.div(total, divisor, rounding_mode="trunc" if is_whole else None)
     indices = torch.stack([used // stride % size for stride, size in zip(strides, like.shape)])
-    return torch.sparse_coo_tensor(indices, total.to(like.dtype), like.shape, device=like.device)._coalesced_(True)
-
-
-class SparseSum:
-    """Of a gradient, under way on a group. Its ranks agree on `sparse_dim`."""
-
-    def __init__(self, group: Group, gradient: torch.Tensor, sparse_dim: int, what: str, divisor: int) -> None:
-        gradient = gradient.detach()
-        if not gradient.is_sparse:
-            gradient = gradient.to_sparse(sparse_dim)
-        elif gradient.sparse_dim() != sparse_dim:
-            gradient = gradient.to_dense().to_sparse(sparse_dim)
-        dtype_of(gradient._values(), what)
-        if not gradient.is_floating_point():
-            raise invalid(f"{what} is sparse and has elements of {gradient.dtype}", "sparse gradients are of floats")
-        self._gradient = gradient
-        self._divisor = divisor
-        self._handle: bps_handle.Handle = group.all_gather(memory_of_tensor(packed(gradient)))
-
-    def synchronize(self) -> torch.Tensor:
-        self._handle.wait()
-        return added(self._handle.parts(), self._gradient, self._divisor)
+    checked = {"check_invariants": False} if "check_invariants" in (torch.sparse_coo_tensor.__doc__ or "") else {}  # torch 2.0
+    return torch.sparse_coo_tensor(indices, total.to(like.dtype), like.shape, device=like.device, **checked)._coalesced_(True)

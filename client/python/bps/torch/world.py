@@ -4,10 +4,11 @@ import contextlib
 import functools
 import gc
 import itertools
+import re
 import sys
 import time
 import weakref
-from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Collection, Counter, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
 
 from .._abi import DType
 from .._ending import call_witness, come_to_front
@@ -20,6 +21,8 @@ _T = TypeVar("_T")
 # With a declaration for which servers have no memory until all ranks have dropped what they do not use any more.
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.2
+# Of a wait, before it looks at other operations.
+_TURN_S = 0.05
 
 
 class World:
@@ -42,16 +45,20 @@ class World:
         # would wait for.
         self._unused: Deque[str] = collections.deque()
         self._dropped: Deque[Handle] = collections.deque()
-        self._shared: Set[str] = set()  # names of tensors of all ranks that were declared here
-        self.lacks_ranks = False  # some ranks have joined, see CallGroup.join, and all others know it
         self.process_sets: List[Any] = []  # these two are kept by process_sets.py
         self.call_groups: Dict[int, Any] = {}
+        # Synchronous tensors that this rank has declared, also those that a join has dropped; how often it has used each; the
+        # groups that stand for some of them, and operations on them, for joining.py.
+        self.names: Dict[str, TensorSpec] = {}
+        self.rounds: Counter[str] = collections.Counter()
+        self.name_groups: Dict[str, Any] = {}
+        self.under_way: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self.hosts: List[Tuple[int, int]] = []  # local rank of each rank, and ranks of its host; see about.py
         self._process_sets = itertools.count(1)
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
-        self._shared.update(spec.name for spec in specs if spec.ranks is None and spec.mode != "async")
+        self.names.update((spec.name, spec) for spec in specs if spec.mode != "async")
         self._with_room(functools.partial(self.client.declare, specs))
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, may_be_longer: bool = False) -> Tensor:
@@ -63,9 +70,11 @@ class World:
             return known
         if known is not None and (known.dtype, known.count) != (dtype, count):
             self._dropped.append(self.client.drop(known))
-        if known is None:
-            self._shared.add(name)
-        return self._with_room(functools.partial(self.client._tensor, name, dtype, count, priority))
+        elif known is not None:
+            return known
+        ranks = self.names[name].ranks if name in self.names else None
+        spec = self.names[name] = TensorSpec(name, dtype, count, priority, ranks=ranks)
+        return self._with_room(functools.partial(self.client.declare, [spec]))[0]
 
     def drop_failed(self, tensor: Optional[Tensor]) -> None:
         """After ranks have called different things with it. Its name is declared anew by its next use."""
@@ -73,17 +82,17 @@ class World:
             with contextlib.suppress(Error):
                 self._dropped.append(self.client.drop(tensor))
 
-    def drop_all(self) -> bool:
-        """What was declared here, of all ranks. False: operations on some of it are under way, and it is still there."""
-        self._unused.extend(self._shared)
-        self._shared.clear()
-        self._drop_unused()
-        return not self._unused
-
-    def drop_what_is_left(self) -> bool:
-        """After drop_all()."""
-        self._drop_unused()
-        return not self._unused
+    def drop(self, name: str) -> bool:
+        """What this rank has declared under a name; nothing, if it has not. False: an operation on it is under way."""
+        tensor = self.client._declared.get(name)
+        if tensor is not None:
+            try:
+                self._dropped.append(self.client.drop(tensor))
+            except Error as error:
+                if error.code != Code.INVALID_ARGUMENT:
+                    raise
+                return False
+        return True
 
     def drop_with(self, owner: object, names: Collection[str]) -> None:
         """`names`, also those that come later, are the owner's alone."""
@@ -114,16 +123,16 @@ class World:
         while self._unused:
             try:
                 name = self._unused.popleft()
-                tensor = self.client._declared.get(name)
-                self._shared.discard(name)
-                if tensor is not None:
-                    self._dropped.append(self.client.drop(tensor))
+                if not self.drop(name):
+                    under_way.append(name)  # its operation goes on without a handle
+                else:
+                    self.names.pop(name, None)
+                    self.rounds.pop(name, None)
+                    group = self.name_groups.pop(name, None)
+                    if group is not None:
+                        group.leave()
             except IndexError:  # another thread has taken it
                 break
-            except Error as error:
-                if error.code != Code.INVALID_ARGUMENT:
-                    raise
-                under_way.append(name)  # its operation goes on without a handle
         self._unused.extend(under_way)
         with contextlib.suppress(IndexError):
             while self._dropped[0].poll():
@@ -137,6 +146,28 @@ class World:
         except Error as error:
             if error.code != Code.DEADLINE:
                 raise
+
+    def wait(self, operation: Handle, waiting: object = None) -> None:
+        """Waits, and makes again meanwhile what a join has ended, but for `waiting`: another rank may wait for that before it does
+        its part here."""
+        deadline = time.monotonic() + self.operation_timeout_s
+        while any(one is not waiting for one in self.under_way):
+            try:
+                operation.wait(_TURN_S)
+                return
+            except Error as error:
+                if error.code != Code.DEADLINE:
+                    raise
+                if time.monotonic() >= deadline:
+                    waited = f"waited {self.operation_timeout_s:.3g} s"
+                    raise Error(error.code, re.sub(r"waited [\d.]+ s", waited, error.message), error.advice) from None
+            for handle in list(self.under_way):
+                handle.advance()
+        operation.wait()
+
+    def count_round(self, name: str) -> int:
+        self.rounds[name] += 1
+        return self.rounds[name]
 
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
