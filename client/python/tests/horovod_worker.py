@@ -266,6 +266,9 @@ def compressors():
         (parameter * (rank + 1)).sum().backward()
         optimizer.step()
     close(parameter.detach(), torch.tensor([-(size + 1.0), -(size + 1.0), 0.0, 0.0]))
+    for compression in (None, torch.float16, hvd.Compression.bf16):
+        close(hvd.grouped_allreduce([torch.ones(3)], compression=compression, op=hvd.Sum)[0], torch.full((3,), float(size)))
+    refused(hvd.Code.INVALID_ARGUMENT, "has no compress", lambda: hvd.grouped_allreduce([torch.ones(3)], compression="fp16"))
     given = of_all(rows=6)
     expected = torch.cat([(sum(given) / size)[:3], torch.zeros(3, 3)])
     for name in (None, "halved"):

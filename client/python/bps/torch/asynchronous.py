@@ -1,5 +1,6 @@
 """Parameters that the servers hold, for training without waiting for each other."""
-from typing import Any, Dict, List, Optional, Tuple
+import collections
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 import torch
 
@@ -29,6 +30,7 @@ class SharedParameters:
         self.names: Dict[torch.nn.Parameter, str] = {}
         self._taken: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._versions: Dict[torch.nn.Parameter, int] = {}
+        self._started: Deque[Tuple[torch.nn.Parameter, Handle]] = collections.deque()  # of an exchange that is not over
         self.add(named, "the model that is optimized")
         own(self)
 
@@ -49,17 +51,22 @@ class SharedParameters:
         """Adds what this rank has changed since the last time, and takes the values. Error: of the operations, e.g.
         Code.DEADLINE, while a slower rank holds this one up."""
         self._share_thawed()
-        started: List[Tuple[torch.nn.Parameter, Handle]] = []
         for parameter, taken in self._taken.items():
             torch.sub(parameter.detach(), taken, out=taken)
-            started.append((parameter, start(taken, parameter, self._wire_name(parameter), Op.SUM)))
-        for parameter, handle in started:
+            self._started.append((parameter, start(taken, parameter, self._wire_name(parameter), Op.SUM)))
+        self._finish()
+
+    def _finish(self) -> None:
+        while self._started:
+            parameter, handle = self._started[0]
             handle.synchronize()
             self._took(parameter)
+            self._started.popleft()
 
     def check_untouched(self) -> None:
         """Code.INVALID_ARGUMENT: the program has changed a parameter since the last exchange, and all ranks may have made
-        the same change, which the servers would then add up."""
+        the same change, which the servers would then add up. Waits before for an exchange whose wait has timed out."""
+        self._finish()
         for parameter, taken in self._taken.items():
             if parameter._version == self._versions[parameter]:
                 continue

@@ -94,7 +94,7 @@ class CallHandle(Handle):
             if error.code != Code.CONFIGURATION:
                 return error
             self._calls.renew(self._group)
-            return Error(error.code, f"{self._text}: {error.message}", _DIFFER)
+            return Error(error.code, f"{self._text}: {error.message}", error.advice if "has left" in error.message else _DIFFER)
         if not self._roll.is_one_call:
             return Error(Code.CONFIGURATION, f"{self._text}: another rank calls something else", _DIFFER)
         joined = self._roll.operation.ranks - self._roll.ranks  # the library gives zeros for them; who is lost gives nothing

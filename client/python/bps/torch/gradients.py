@@ -7,7 +7,7 @@ import torch
 
 from .._abi import Op
 from ..client import TensorSpec
-from ..errors import invalid
+from ..errors import Code, Error, invalid
 from .agreement import Members, check_agreement, greatest
 from .calls import calls_of_name
 from .compression import is_own
@@ -180,8 +180,16 @@ class GradientExchange:
             average.mul_(self._how.predivide)
 
     def wait_for_all(self) -> None:
+        first: Optional[Error] = None
         for parameter in self.names:
-            self.wait_for(parameter)
+            try:
+                self.wait_for(parameter)
+            except Error as error:  # of a gradient that was changed: the others are to be over, too
+                if error.code != Code.INVALID_ARGUMENT:
+                    raise
+                first = first or error
+        if first is not None:
+            raise first
         self.averaged = True
 
     def average_loss(self, loss: Any) -> Any:

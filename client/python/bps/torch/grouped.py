@@ -9,7 +9,7 @@ import torch
 from .._abi import Op
 from ..client import Scale
 from ..errors import invalid
-from .compression import NoneCompressor
+from .compression import NoneCompressor, compressor_of
 from .gathering import allgather_async, own_rows, reducescatter_async, scattered_gradient
 from .handles import Derived, Handle
 from .operations import How, checked_op, start
@@ -79,6 +79,7 @@ def grouped_allreduce(tensors: Tensors, average: Optional[bool] = None, name: Op
                       postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """Gradients flow back through Sum and Average."""
     how = How(checked_op(average, op), None, Scale(1.0, prescale_factor, postscale_factor), process_set)
+    compression = compressor_of(compression)
     sent = [compression.compress(tensor) for tensor in _listed(tensors)]
     if not sent:
         return []
@@ -154,6 +155,7 @@ def grouped_reducescatter(tensors: Tensors, name: Optional[str] = None, compress
                           postscale_factor: float = 1.0) -> List[torch.Tensor]:
     """Gradients flow back through Sum and Average."""
     how = How(checked_op(None, op), None, Scale(1.0, prescale_factor, postscale_factor), process_set)
+    compression = compressor_of(compression)
     sent = [compression.compress(tensor) for tensor in _listed(tensors)]
     if not sent:
         return []

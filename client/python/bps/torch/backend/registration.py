@@ -64,8 +64,9 @@ def _join(options: Any, timeout_s: float) -> Job:
 
 
 def _job_name(options: Any) -> str:
-    """Of a group in a world of another backend, too: its ranks are a job of their own."""
+    """Not that of bps.torch.init(), which the same program may call. Of a group in a world of another backend, too: its ranks are
+    a job of their own."""
     named = os.environ.get("BPS_JOB")
     if not named:
         return f"torch-{uuid.uuid4().hex[:12]}"
-    return f"{named}-{options.group_id}" if options.global_ranks_in_group else named
+    return f"{named}-{options.group_id if options.global_ranks_in_group else 'torch'}"
