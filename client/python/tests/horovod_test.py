@@ -18,11 +18,6 @@ class HorovodTest(CasesTest):
         for size in (2, 3):
             self.cases(size, "mismatches", "gathers")
 
-    def test_join(self):
-        for size in (2, 3):
-            self.cases(size, "joins", "gathers")
-            self.cases(size, "joins_in_any_order", "gathers")
-
     def test_hosts(self):
         """Three ranks on two hosts, and two."""
         for size, first in ((3, 2), (2, 1)):
@@ -43,3 +38,11 @@ class HorovodTest(CasesTest):
                     if rank != 1:
                         self.assert_told(workers[rank], 75, "rank 1")
 
+
+class JoinTest(CasesTest):
+    program = "joins_worker.py"
+
+    def test_join(self):
+        for size in (2, 3):
+            self.cases(size, "joins", "gathers")
+            self.cases(size, "joins_in_any_order", "gathers")

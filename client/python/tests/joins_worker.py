@@ -1,0 +1,83 @@
+"""Workers of horovod_test.py that join: python3 joins_worker.py FUNCTION[:ARGUMENT...] ... as torch_worker.py."""
+import torch
+from horovod_worker import close, gathers  # noqa: F401: the tests run it after join()
+from torch_worker import main, refused
+
+import bps.torch as hvd
+
+
+def joins():
+    """Horovod's rules: sums count a joined rank as zeros, averages divide by all ranks, other operations are errors on the ranks
+    that call them, and join() returns the rank that came last. Names are those that all ranks have used before."""
+    rank, size = hvd.rank(), hvd.size()
+    model = torch.nn.Linear(4, 3)
+    hvd.broadcast_parameters(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
+    for epoch in range(3):
+        steps = [2 + 2 * ((r + epoch) % size) for r in range(size)]
+        for step in range(steps[rank]):
+            there = [r for r in range(size) if step < steps[r]]
+            total = float(sum(r + 1 for r in there))
+            given = torch.full((7,), rank + 1.0)
+            named = [hvd.allreduce_async(given, name=f"named.{number}", op=op) for number, op in enumerate((hvd.Sum, hvd.Average))]
+            unnamed = hvd.allreduce_async(given, op=hvd.Sum)
+            optimizer.zero_grad()
+            model(torch.full((1, 4), rank + 1.0)).sum().backward()
+            optimizer.step()
+            close(model.weight.grad, torch.full((3, 4), total / size))
+            close(named[0].synchronize(), torch.full((7,), total))
+            close(named[1].synchronize(), torch.full((7,), total / size))
+            close(unnamed.synchronize(), torch.full((7,), total))
+            close(hvd.allreduce(torch.tensor([2 * rank]), op=hvd.Sum), torch.tensor([2 * sum(there)]))
+            if len(there) < size:
+                pattern = f"{size - len(there)} of {size} ranks have joined"
+                refused(hvd.Code.CONFIGURATION, pattern, lambda: hvd.allgather(given))
+                for call in (lambda: hvd.alltoall(torch.ones(size)), lambda: hvd.reducescatter(torch.ones(size)),
+                             lambda: hvd.broadcast(given, there[-1]), lambda: hvd.allreduce(given, op=hvd.Max),
+                             lambda: hvd.allreduce(given, name="named.0", op=hvd.Min)):
+                    refused(hvd.Code.CONFIGURATION, "joined", call)
+        last = hvd.join()
+        assert hvd.allgather_object(last) == [last] * size and steps[last] == max(steps), (last, steps)
+        close(hvd.allreduce(given, name="named.0", op=hvd.Sum), torch.full((7,), size * (size + 1) / 2))
+        hvd.broadcast_parameters(model.state_dict())
+
+
+def joins_in_any_order():
+    """After a rank has joined: names in another order on each rank, operations under way across join(), sparse gradients, a
+    process set's optimizer; asynchronous parameters go on."""
+    rank, size = hvd.rank(), hvd.size()
+    names = ["a", "b", "c"]
+    table = torch.nn.Embedding(6, 2, sparse=True)
+    torch.nn.init.ones_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters())
+    everyone = {name: hvd.allreduce_async(torch.ones(3), name=name, op=hvd.Sum) for name in names}
+    for handle in everyone.values():
+        close(handle.synchronize(), torch.full((3,), float(size)))
+
+    def step(there):
+        optimizer.zero_grad()
+        table(torch.tensor([rank, 5])).sum().backward()
+        optimizer.step()
+        close(table.weight.grad.to_dense()[5], torch.full((2,), there / size))
+
+    step(size)
+    for epoch in range(2):
+        last = size - 1
+        late = None
+        if rank != last:  # the last rank has no data in this epoch
+            for turn in range(2):
+                mine = names[rank % 3:] + names[:rank % 3]
+                handles = {name: hvd.allreduce_async(torch.full((3,), rank + 1.0), name=name, op=hvd.Sum) for name in mine}
+                for name in reversed(mine):
+                    close(handles[name].synchronize(), torch.full((3,), size * (size - 1) / 2))
+                step(size - 1)
+            late = hvd.allreduce_async(torch.ones(3), name="a", op=hvd.Sum)
+        hvd.join()
+        if late is not None:
+            close(late.synchronize(), torch.full((3,), size - 1.0))
+        close(hvd.allreduce(torch.ones(3), name="a", op=hvd.Sum), torch.full((3,), float(size)))
+        step(size)
+
+
+if __name__ == "__main__":
+    main(globals())
