@@ -56,8 +56,8 @@ class Compression:
 def wire_dtype_of(compression: Any) -> Optional[torch.dtype]:
     """The type that floats travel as; None: their own. Error: INVALID_ARGUMENT for a compressor of the program, which may make
     anything of a tensor."""
-    if compression in (None, torch.float16, torch.bfloat16):
-        return compression  # type: ignore[no-any-return]
+    if compression is None or isinstance(compression, torch.dtype):
+        return compression
     if not hasattr(compression, "wire_dtype"):
         raise invalid(f"compression is {compression!r}, of which only the program knows what it makes of a tensor",
                       "give Compression.fp16, bf16 or none")
@@ -70,12 +70,12 @@ def compressor_of(compression: Any) -> Any:
     if is_own(compression):
         return compression
     dtype = wire_dtype_of(compression)
-    return next(kind for kind in (NoneCompressor, FP16Compressor, BF16Compressor) if kind.wire_dtype == dtype)
+    return NoneCompressor if dtype is None else type("Cast", (_Halves,), {"wire_dtype": dtype})
 
 
 def is_own(compression: Any) -> bool:
     """Is it a compressor of the program? Error: INVALID_ARGUMENT if it is none at all."""
-    if compression in (None, torch.float16, torch.bfloat16) or hasattr(compression, "wire_dtype"):
+    if compression is None or isinstance(compression, torch.dtype) or hasattr(compression, "wire_dtype"):
         return False
     if not (callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None))):
         raise invalid(f"compression is {compression!r}, which has no compress() and decompress()",
