@@ -1,9 +1,10 @@
 """Keeps one daemon of a cluster that programs have started for themselves, until the last of them has gone.
 
-    python3 -I _keeper.py FOLDER PROGRAM [ARGUMENT ...]
+    python3 -I _keeper.py STARTER FOLDER PROGRAM [ARGUMENT ...]
 
-FOLDER is private, and has a FIFO `alive` that each program holds open for writing. This is a process in a session of its own: no
-program that ends takes the daemon down, and Ctrl-C does not reach it. The daemon ends with this process, however that ends.
+STARTER is the process id of the program that starts this. FOLDER is private, and has a FIFO `alive` that each program holds open
+for writing. This is a process in a session of its own: no program that ends takes the daemon down, and Ctrl-C does not reach it.
+The daemon ends with this process, however that ends.
 Standard library only, and as little of it as will do: it is the first thing that a job waits for.
 """
 import contextlib
@@ -42,9 +43,9 @@ class _Programs:
         """Has one come? False also when the daemon has ended."""
         return bool(self._wait(limit_s) & select.POLLIN)
 
-    def begin(self) -> bool:
-        """Has the first one come? The one that has started this may end before it has."""
-        starter, until = os.getppid(), time.monotonic() + _FIRST_S
+    def begin(self, starter: int) -> bool:
+        """Has the first one come? The one that has started this may end before it has, or has ended already."""
+        until = time.monotonic() + _FIRST_S
         while os.getppid() == starter and time.monotonic() < until and self._daemon.poll() is None:
             if self.come_within(_LOOK_MS / 1000):
                 return True
@@ -72,14 +73,14 @@ class _Programs:
 
 
 def main() -> None:
-    folder, program = sys.argv[1], sys.argv[2:]
+    starter, folder, program = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     daemon = None
     try:
         daemon = subprocess.Popen(program, stdin=subprocess.DEVNULL, close_fds=False,  # it has the key's
                                   preexec_fn=_die_with_parent)
         programs = _Programs(os.path.join(folder, "alive"), daemon)
-        has_come = programs.begin()
+        has_come = programs.begin(starter)
         while has_come:
             programs.stay()
             has_come = programs.come_within(_GRACE_S)

@@ -162,6 +162,10 @@ class CallsTest(BackendTest):
     def test_rank_0_dies_as_it_begins(self):
         """It has the store, too."""
         workers = self.ranks(2, "dies_as_it_begins")
+        keeper = int(workers[0].wait_line("keeper [0-9]+", 60).split()[-1])
+        self.addCleanup(lambda: is_running(keeper) and os.kill(keeper, signal.SIGKILL))
+        workers[0].end()
+        os.kill(keeper, signal.SIGCONT)
         workers[1].wait_line("told: DistNetworkError: .*the store of torch is gone", 60)
         self.assert_nothing_is_left()
 

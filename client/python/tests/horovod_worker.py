@@ -234,7 +234,14 @@ def sparse():
     for r in range(size):
         expected[[r, 4]] += r + 1
     close(hvd.sparse_allreduce_async(rows, name="rows", op=hvd.Sum)().to_dense(), expected)
+    for dtype in (torch.int8, torch.uint8, torch.float16):  # the sum of 3 does not fit
+        large = torch.full((2,), 100 if dtype != torch.float16 else 60000, dtype=dtype)
+        full = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), large, (3,))
+        for op in (None, hvd.Average):
+            close(hvd.sparse_allreduce_async(full, name=f"large.{dtype}.{op}", op=op)().to_dense(), full.to_dense())
     refused(hvd.Code.INVALID_ARGUMENT, "no sparse tensor", lambda: hvd.sparse_allreduce_async(torch.ones(3)))
+    without = torch.sparse_coo_tensor(torch.empty(0, 1, dtype=torch.int64), torch.ones(1, 3), (3,))
+    refused(hvd.Code.INVALID_ARGUMENT, "no sparse dimension", lambda: hvd.sparse_allreduce_async(without))
 
 
 def compressors():

@@ -106,8 +106,11 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: Optional[str] = None, op:
     each rank takes as much as all ranks give."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
         raise invalid(f"{name or 'the tensor'} is no sparse tensor", "use allreduce")
-    if checked_op(None, op) not in (Op.SUM, Op.AVERAGE):
+    op = checked_op(None, op)
+    if op not in (Op.SUM, Op.AVERAGE):
         raise invalid(f"{op!r} of sparse tensors", "use Sum or Average")
+    if tensor.sparse_dim() == 0:
+        raise invalid(f"{name or 'the tensor'} has no sparse dimension", "use allreduce of to_dense()")
     return Derived([start_sparse(calls_of(process_set), tensor, name, op)], lambda results: results[0])
 
 

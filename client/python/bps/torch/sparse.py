@@ -9,6 +9,9 @@ from typing import Any, List, Sequence
 import torch
 
 _INDEX_BYTES = 8
+# What sums are made in, so that an average of them does not overflow.
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int8: torch.int64, torch.uint8: torch.int64,
+         torch.int16: torch.int64, torch.int32: torch.int64}
 
 
 def as_sparse(tensor: torch.Tensor, sparse_dim: int) -> torch.Tensor:
@@ -44,7 +47,7 @@ def added(parts: Sequence[Any], like: torch.Tensor, divisor: int = 1) -> torch.T
         values.append(torch.frombuffer(part, dtype=like.dtype, count=row * count, offset=depth * _INDEX_BYTES * count)
                       .reshape(count, *row_shape) if row else torch.empty((count, *row_shape), dtype=like.dtype))
     used, where = torch.unique(torch.cat(places or [torch.empty(0, dtype=torch.int64)]), return_inverse=True)
-    wide = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+    wide = _WIDE.get(like.dtype, like.dtype)
     total = torch.zeros((len(used), *row_shape), dtype=wide)
     for place, value in zip(where.split([len(one) for one in places]) if places else (), values):
         total.index_add_(0, place, value.to(wide))

@@ -188,8 +188,8 @@ def _start(name: str, key: _KeyFile, arguments: List[str], cluster: Cluster, mee
     ports = pathlib.Path(folder) / "ports"
     try:
         os.mkfifo(os.path.join(folder, "alive"), 0o600)
-        command = [sys.executable, "-I", str(_KEEPER), folder, file, *arguments, "--key-file", key.path, "--ports-file", str(ports),
-                   "--log-level", "warn"]
+        command = [sys.executable, "-I", str(_KEEPER), str(os.getpid()), folder, file, *arguments, "--key-file", key.path,
+                   "--ports-file", str(ports), "--log-level", "warn"]
         # What is meant for the ranks is not for daemons.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BPS_")}
         with open(os.path.join(folder, "log"), "wb") as log:  # who reads our output does not wait for the daemon's end
