@@ -305,11 +305,17 @@ class World {
   }
 
   bool is_dead(std::uint32_t rank) const { return workers_[rank].state == Worker::State::dead; }
-  // It needs a part that never comes, or the round after it does: that fails without those who have not begun
-  // it, and who may not have heard of this one.
-  bool may_lack_a_dropper(std::uint64_t round) const {
-    const auto ends_here = [&](const Worker& w) { return w.dropped && w.round <= round + 1; };
-    return shape_.mode == Mode::sync && std::any_of(workers_.begin(), workers_.end(), ends_here);
+  // The first that fails needs a part that never comes, and all others have come to it: they have the round
+  // before. All later ones fail, too.
+  bool may_lack_a_dropper(std::uint64_t round) {
+    if (round > first_lacking_) return true;
+    first_lacking_ = round;
+    const auto is_lacking = [&](const Worker& w) { return w.dropped && w.round <= round; };
+    const auto has_come = [&](const Worker& w) {
+      return w.dropped || w.state == Worker::State::dead || w.round >= round;
+    };
+    return shape_.mode == Mode::sync && std::any_of(workers_.begin(), workers_.end(), is_lacking) &&
+           std::all_of(workers_.begin(), workers_.end(), has_come);
   }
   virtual bool may_fail(std::uint64_t) { return false; }
 
@@ -322,6 +328,7 @@ class World {
   bool may_drop_ = false;
   std::size_t drops_ = 0;                   // with rounds left
   std::map<std::uint64_t, bool> outcomes_;  // of rounds: failed
+  std::uint64_t first_lacking_ = UINT64_MAX;
   PartitionShape shape_;
   TestPools pools_;
   BufferPool& slots_ = pools_.slots;

@@ -509,6 +509,45 @@ TEST_CASE("a rank that left is the error of every later round, for those that la
         "round 1 of layer1.weight (partition 7) can never complete: rank 2 has left the job");
 }
 
+TEST_CASE("a round that a dropper lacks fails when all others have come: each has the round before") {
+  Bench bench(3);
+  for (const std::uint32_t rank : {0, 1, 2})
+    bench.push(rank, 0, 1);
+  bench.aggregator->lost(1, bench.actions);  // with its answer
+  bench.aggregator->dropped(2, bench.actions);
+  bench.push(0, 1, 1);
+  CHECK(bench.actions.empty());
+  bench.push(1, 0, 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::answer);
+  CHECK(bench.actions[0].round == Round{0});
+  std::vector<std::uint32_t> hear{0, 1};
+  SECTION("the last one pushes") { bench.push(1, 1, 1); }
+  SECTION("it asks to send") { bench.request_to_send(1, 1); }
+  SECTION("it drops the tensor, too") {
+    bench.actions.clear();
+    bench.aggregator->dropped(1, bench.actions);
+    hear = {0};
+  }
+  SECTION("it dies") {
+    bench.actions.clear();
+    bench.aggregator->died(1, bench.actions);
+    hear = {0};
+  }
+  SECTION("it leaves the job") {
+    bench.actions.clear();
+    bench.aggregator->left(1, bench.actions);
+    hear = {0};
+  }
+  REQUIRE(bench.actions.size() == hear.size());
+  for (std::size_t i = 0; i < hear.size(); ++i) {
+    CHECK(bench.actions[i].kind == Kind::failed);
+    CHECK(bench.actions[i].contributor == hear[i]);
+    CHECK(bench.actions[i].round == Round{1});
+    CHECK(bench.actions[i].error.code == ErrorCode::configuration);
+  }
+}
+
 TEST_CASE("a partition without elements completes its rounds") {
   Bench bench(2);
   PartitionShape shape = bench.aggregator->shape();

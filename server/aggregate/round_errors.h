@@ -22,6 +22,9 @@ class RoundErrors {
 
   // It leaves by dropping the tensor.
   void note_dropped(std::uint32_t contributor);
+  bool has_dropped(std::uint32_t contributor) const {
+    return contributor < dropped_.size() && dropped_[contributor];
+  }
 
   // "round 812 of layer1.weight (partition 17)"
   std::string describe(Round round) const;
@@ -67,10 +70,6 @@ class RoundErrors {
   Error nobody_has(Round round) const;
 
  private:
-  bool has_dropped(std::uint32_t contributor) const {
-    return contributor < dropped_.size() && dropped_[contributor];
-  }
-
   const PartitionShape& shape_;
   const std::span<const Contributor> contributors_;
   std::vector<bool> dropped_;  // by contributor, as far as needed

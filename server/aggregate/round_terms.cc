@@ -23,17 +23,23 @@ Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   whole_ = header.whole;
   scaled_by_ = kNobody;
   bad_scales_.clear();
-  if (parted_.code == ErrorCode::ok && !any_left_) return {};
-  return parted(header.round);
+  const Error error = parted(header.round);
+  return error.code == ErrorCode::ok ? Status() : Status(error);
 }
 
 // Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and
 // that is no fault of theirs.
 Error RoundTerms::parted(Round round) const {
-  if (parted_.code != ErrorCode::ok) return parted_;
-  const auto gone = std::find(left_.begin(), left_.end(), true);
-  if (gone == left_.end()) return {};
-  return errors_.left(static_cast<std::uint32_t>(gone - left_.begin()), round);
+  if (parted_.code != ErrorCode::ok || !any_left_) return parted_;
+  for (std::uint32_t i = 0; i < left_.size(); ++i)
+    if (left_[i] && !errors_.has_dropped(i)) return errors_.left(i, round);
+  return {};
+}
+
+std::uint32_t RoundTerms::lacked(const RoundSum& sum) const {
+  for (std::uint32_t i = 0; any_left_ && i < left_.size(); ++i)
+    if (has_dropped(i) && !sum.is_here(i) && !sum.is_absent(i)) return i;
+  return kNobody;
 }
 
 Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open) const {

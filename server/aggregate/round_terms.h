@@ -40,12 +40,17 @@ class RoundTerms {
   void note_failed(const Error& error) {
     if (error.code == ErrorCode::configuration && parted_.code == ErrorCode::ok) parted_ = error;
   }
-  // It has left, or is lost after it had dropped the tensor.
+  // It has left the job or dropped the tensor; false: it is lost after that.
   void set_left(std::uint32_t contributor, bool left) {
     left_[contributor] = left;
     any_left_ = std::find(left_.begin(), left_.end(), true) != left_.end();
   }
   bool has_left(std::uint32_t contributor) const { return left_[contributor]; }
+  bool has_dropped(std::uint32_t contributor) const {
+    return left_[contributor] && errors_.has_dropped(contributor);
+  }
+  // One that has dropped the tensor and that the open round lacks; kNobody: there is none.
+  std::uint32_t lacked(const RoundSum& sum) const;
   const std::vector<bool>& left() const { return left_; }
   // Why a round fails that is neither the open one nor the one before it.
   Error out_of_turn(std::uint32_t contributor, Round round, Round open) const;
@@ -56,7 +61,7 @@ class RoundTerms {
   Status check_scale(std::uint32_t contributor, const PushPull& header);
   // By itself.
   Status may_use(std::uint32_t contributor, const PushPull& header) const;
-  // Why no round completes any more; ok: they do.
+  // Why no round completes any more; ok: they do, or one that has dropped the tensor is only lacked.
   Error parted(Round round) const;
 
   const PartitionShape& shape_;

@@ -141,7 +141,7 @@ bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) 
 
 bool SyncAggregator::is_announced() {
   const auto is_here = [&](std::uint32_t i) {
-    return states_[i].awaiting || sum_.is_here(i) || sum_.is_absent(i);
+    return states_[i].awaiting || sum_.is_here(i) || sum_.is_absent(i) || terms_.has_dropped(i);
   };
   while (announced_ < states_.size() && is_here(announced_))
     ++announced_;
@@ -219,8 +219,8 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
       break;
     default: break;  // a duplicate, which may have been lost with a spoiled sum meanwhile
   }
-  // Its header may have been the last one that the other slot was kept for, or accumulators.
-  if (waits()) return advance(actions);
+  // Its header may have been the last one that the other slot was kept for, or accumulators, or an error.
+  if (waits() || terms_.lacked(sum_) != kNobody) return advance(actions);
   recall(actions);
 }
 
@@ -273,6 +273,8 @@ void SyncAggregator::release_arrival(std::uint32_t contributor) {
 
 void SyncAggregator::advance(Actions& actions) {
   while (begun_) {
+    const std::uint32_t lacked = terms_.lacked(sum_);
+    if (lacked != kNobody && is_announced()) return fail_round(errors_.left(lacked, open_), actions);
     const RoundSum::Progress progress = sum_.add(is_announced());
     starved_ = starved_ || progress.no_slot;
     if (progress.spoiled == 0) return sum_.is_complete() ? complete(actions) : recall(actions);
@@ -289,7 +291,7 @@ void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
   for (std::uint32_t i = 0; i < spoiled; ++i) {
     const State& state = states_[i];
     if (state.dead || sum_.is_skipped(i)) continue;
-    if (terms_.has_left(i)) return fail_round(errors_.left(i, open_), actions);
+    if (terms_.has_left(i) && !terms_.has_dropped(i)) return fail_round(errors_.left(i, open_), actions);
     if (!state.awaiting) continue;
     sum_.refuse(i);
     emit(actions, Action::Kind::not_ready, i, open_);
@@ -473,6 +475,7 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   terms_.set_left(contributor, true);
   note_gone(contributor, actions);
   if (handoff_ != nullptr) return approach(actions);
+  if (terms_.has_dropped(contributor)) return advance(actions);
   if (!begun_ || sum_.is_here(contributor)) return advance_starved(actions);
   fail_round(errors_.left(contributor, open_), actions);
 }

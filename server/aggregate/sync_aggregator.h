@@ -19,9 +19,10 @@
 // room there is refused (`not_ready`) and asked for again in its turn.
 //
 // A round that cannot complete (wrong length, the root is lost) fails for all: its error takes the place of
-// the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left,
-// no later round completes either: the tensor fails on all ranks, and all rounds here with the same error
-// until it is dropped.
+// the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left
+// or dropped the tensor, no later round completes either: the tensor fails on all ranks, and all rounds here
+// with the same error until it is dropped. If one has dropped it, the round fails when all others have come:
+// who is still in the round before, which is complete, is to have its result.
 //
 // In mode slot both slots take their memory from the job's pool when the round needs it, and give it back
 // when all takers have stored the answer. A round that gets none waits like one without a second slot. The
@@ -127,7 +128,7 @@ class SyncAggregator final : public Aggregator {
   bool can_add(std::uint32_t contributor) {
     return !sum_.is_wide() || (has_slot() && sum_.can_add(contributor, is_announced()));
   }
-  // Everybody is here or lost for good, or has sent a header that is to be answered.
+  // Everybody is here, lost for good, or has dropped the tensor, or has sent a header that is to be answered.
   bool is_announced();
   // Something that the open round needs was not there.
   bool waits() const { return starved_ || sum_.is_starved(); }
