@@ -46,3 +46,4 @@ class JoinTest(CasesTest):
         for size in (2, 3):
             self.cases(size, "joins", "gathers")
             self.cases(size, "joins_in_any_order", "gathers")
+        self.cases(3, "joins_before_a_slow_rank")

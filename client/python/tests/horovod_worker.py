@@ -415,10 +415,19 @@ def mismatches():
         refused(hvd.Code.CONFIGURATION, pattern, call)
         same(hvd.allreduce(torch.tensor([rank + 1]), op=hvd.Sum), torch.tensor([size * (size + 1) // 2]))
         same(hvd.allreduce(torch.ones(5), name="unequal", op=hvd.Sum), torch.full((5,), float(size)))
-    if rank == 0:
-        threading.Event().wait(0.5)  # with three ranks it hears of the difference before it calls
-    refused(hvd.Code.CONFIGURATION, "unequal", lambda: hvd.allreduce(torch.ones(4 if odd else 5), name="unequal"))
-    same(hvd.allreduce(torch.ones(5), name="unequal", op=hvd.Sum), torch.full((5,), float(size)))
+    # A name that all have used alike, and a new one; a rank whose call is longer, of another type, without elements.
+    mine = {"longer": torch.ones(6 if odd else 5), "shorter": torch.ones(4 if odd else 5), "of another type": torch.ones(5, dtype=either),
+            "empty": torch.ones(0 if odd else 5), "empty elsewhere": torch.ones(5 if odd else 0)}
+    for which, tensor in mine.items():
+        same(hvd.allreduce(torch.ones(5), name=f"used, {which}", op=hvd.Sum), torch.full((5,), float(size)))
+        for late in (0, 1):
+            for name in (f"used, {which}", f"new, {which}, {late}"):
+                hvd.barrier()
+                if rank == late:
+                    threading.Event().wait(0.2)  # the others have called before
+                refused(hvd.Code.CONFIGURATION, which, lambda: hvd.allreduce(tensor, name=name))
+                same(hvd.allreduce(torch.ones(5), name=name, op=hvd.Sum), torch.full((5,), float(size)))
+                same(hvd.allreduce(torch.ones(7), name=name, op=hvd.Sum), torch.full((7,), float(size)))
     handle = hvd.allreduce_async(torch.ones(4 if odd else 5))  # nobody waits for it
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)

@@ -1,6 +1,10 @@
 """Workers of horovod_test.py that join: python3 joins_worker.py FUNCTION[:ARGUMENT...] ... as torch_worker.py."""
+import os
+import signal
+import threading
+
 import torch
-from horovod_worker import close, gathers  # noqa: F401: the tests run it after join()
+from horovod_worker import close, gathers, same  # noqa: F401: the tests run gathers after join()
 from torch_worker import main, refused
 
 import bps.torch as hvd
@@ -40,6 +44,25 @@ def joins():
         assert hvd.allgather_object(last) == [last] * size and steps[last] == max(steps), (last, steps)
         close(hvd.allreduce(given, name="named.0", op=hvd.Sum), torch.full((7,), size * (size + 1) / 2))
         hvd.broadcast_parameters(model.state_dict())
+
+
+def joins_before_a_slow_rank():
+    """The last rank joins, and rank 0 goes on, while rank 1 has not taken yet what the round before has given."""
+    rank, size = hvd.rank(), hvd.size()
+    pids = hvd.allgather_object(os.getpid())
+    count = 4_000_000
+    hvd.allreduce(torch.zeros(count), name="large")
+    for delay_s in (0.0, 0.005, 0.01, 0.02, 0.04):
+        hvd.barrier()
+        if rank == 0:
+            threading.Timer(delay_s, os.kill, (pids[1], signal.SIGSTOP)).start()
+            threading.Timer(delay_s + 0.5, os.kill, (pids[1], signal.SIGCONT)).start()
+        same(hvd.allreduce(torch.full((count,), rank + 1.0), name="large", op=hvd.Sum),
+             torch.full((count,), size * (size + 1) / 2))
+        if rank < size - 1:
+            same(hvd.allreduce(torch.full((count,), rank + 1.0), name="large", op=hvd.Sum),
+                 torch.full((count,), size * (size - 1) / 2))
+        hvd.join()
 
 
 def joins_in_any_order():

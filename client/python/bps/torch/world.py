@@ -62,9 +62,9 @@ class World:
         self._with_room(functools.partial(self.client.declare, specs))
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, may_be_longer: bool = False) -> Tensor:
-        """Declared now if it is new, or has another type or length: then the old one is dropped. may_be_longer: a call of its
-        first elements will do. Code.CONFIGURATION: it is another one on other ranks. INVALID_ARGUMENT: it would have to be
-        dropped, and an operation on it is under way."""
+        """Declared now if it is new, or has another type or length: then the old one is dropped, which all ranks do alike.
+        may_be_longer: a call of its first elements will do. Code.CONFIGURATION: it is another one on other ranks.
+        INVALID_ARGUMENT: it would have to be dropped, and an operation on it is under way."""
         known = self.client._declared.get(name)
         if known is not None and known.part is None and known.dtype == dtype and known.count > count and may_be_longer:
             return known
@@ -75,6 +75,17 @@ class World:
         ranks = self.names[name].ranks if name in self.names else None
         spec = self.names[name] = TensorSpec(name, dtype, count, priority, ranks=ranks)
         return self._with_room(functools.partial(self.client.declare, [spec]))[0]
+
+    def is_in_doubt(self, name: str, dtype: DType, count: int) -> bool:
+        """Is this call unlike those before it under the name, or without elements? Then the others may call something else, and
+        only a group compares that. What this rank has declared is dropped: so calls of others that it does not match end."""
+        known = self.client._declared.get(name)
+        if known is None and count == 0:
+            self.tensor(name, dtype, 0)  # others that declare it longer hear of it
+        elif known is not None and known.part is None and (known.dtype != dtype or known.count < count or known.count > count == 0):
+            self._dropped.append(self.client.drop(known))
+            return True
+        return count == 0
 
     def drop_failed(self, tensor: Optional[Tensor]) -> None:
         """After ranks have called different things with it. Its name is declared anew by its next use."""
