@@ -4,7 +4,7 @@
     bps-run -n 4 -s 2 -- python3 asynchronous.py [--steps 400] [--compute-ms 20] [--plot loss.png]
 
 Each way trains the same classifier from the same parameters, on data of its rank, for the time that the synchronous one takes.
-A step's computing is a pause, as of a GPU, so that workers do not compete for this machine's cores. Rank 0 measures the loss
+A step's computing is a pause, as of a GPU, so that workers do not compete for cores. Rank 0 measures the loss
 on data that nobody trains on. It prints steps a second of all ranks together, and the loss over time.
 """
 import argparse

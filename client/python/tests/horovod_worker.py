@@ -1,6 +1,7 @@
 """Workers of horovod_test.py: python3 horovod_worker.py FUNCTION[:ARGUMENT...] ... as torch_worker.py. What comes out is compared
 with what plain PyTorch makes of the tensors of all ranks, which each rank can compute."""
 import os
+import re
 import signal
 import threading
 
@@ -524,7 +525,15 @@ def answers():
     assert hvd.cuda_built() == (torch.version.cuda is not None)
     refused(hvd.Code.CONFIGURATION, "no timeline", lambda: hvd.start_timeline("file"))
     refused(hvd.Code.CONFIGURATION, "no timeline", hvd.stop_timeline)
-    refused(hvd.Code.CONFIGURATION, "bps.torch.elastic.run is not there", lambda: hvd.elastic.run)
+    refused(hvd.Code.CONFIGURATION, "bps.torch.elastic.run is not there", lambda: hvd.elastic.run(answers))
+    assert not hasattr(hvd.elastic, "walk")
+    model = torch.nn.Linear(2, 2)
+    for pattern, call in (("3 is no handle", lambda: hvd.synchronize(3)), ("None is no handle", lambda: hvd.poll(None)),
+                          ("op='sum'.*bps.torch.Sum", lambda: hvd.allreduce(torch.ones(2), op="sum")),
+                          ("is empty", lambda: hvd.allreduce(torch.ones(2), name="")), ("is empty", lambda: hvd.allgather(torch.ones(2), name="")),
+                          ("named_parameters()", lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model)),
+                          ("state_dict()", lambda: hvd.broadcast_parameters(model))):
+        refused(hvd.Code.INVALID_ARGUMENT, re.escape(pattern) if pattern.endswith("()") else pattern, call)
     assert issubclass(hvd.HorovodInternalError, RuntimeError)
 
 

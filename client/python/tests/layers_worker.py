@@ -1,5 +1,7 @@
 """Workers of torch_test.py for what DistributedOptimizer does to the program around it, and that to it: as torch_worker.py."""
 import copy
+import io
+import pickle
 
 import torch
 import torch_models as models
@@ -135,9 +137,16 @@ def copied():
         optimizer.zero_grad()
         models.square_loss(model, bps.rank(), step).backward()
         optimizer.step()
+    for one in (copy.deepcopy, pickle.dumps, lambda given: torch.save(given, io.BytesIO())):
+        refused(bps.Code.INVALID_ARGUMENT, "lack updates.*synchronize", lambda: one(model))
     optimizer.synchronize()
     assert models.digest(twin) == before != models.digest(model)
     check_alike(model)
+    saved = pickle.loads(pickle.dumps(model))
+    assert same_bits(saved, model)
+    models.square_loss(saved, bps.rank(), 0).backward()  # its hooks are of no use
+    del optimizer
+    assert same_bits(pickle.loads(pickle.dumps(model)), model)
 
 
 def passes():

@@ -58,7 +58,6 @@ mpi_built = mpi_enabled = gloo_built = gloo_enabled = ddl_built = ccl_built = ro
 mpi_threads_supported = _is_not_used
 
 
-
 def nccl_built() -> int:
     """Horovod's: the version of NCCL that its operations use, 0 for none. Operations of bps use none."""
     return 0

@@ -143,6 +143,8 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0) -> None:
 
     Code.CONFIGURATION: the model differs between ranks; the message names the first difference.
     """
+    if isinstance(params, torch.nn.Module):
+        raise invalid("params is a module", "give its state_dict() or named_parameters()")
     items = list(params.items() if isinstance(params, Mapping) else params)
     named = [one if isinstance(one, tuple) else (f"tensor {number}", one) for number, one in enumerate(items)]
     tensors = [(name, value) for name, value in named if value is not None]

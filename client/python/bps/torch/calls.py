@@ -24,6 +24,14 @@ _CODE_BITS = 24
 _PAUSE_S = 0.1
 
 
+def check_name(name: Optional[str]) -> None:
+    """Of a tensor; None: it has none."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"the name of a tensor is a string, not {name!r}")
+    if name == "":
+        raise invalid("the name of a tensor is empty", "give it another one, or none")
+
+
 class RollCall:
     """Do all ranks make the same call? A sum of three numbers, beside the call itself: how many ranks there are, and what they
     call, as a number and as its square. A rank that has joined counts as none. The numbers are equal if, and only if, the
@@ -201,8 +209,7 @@ class CallGroup:
                 self.renew(group)
 
     def _check_name(self, kind: str, name: Optional[str]) -> None:
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"the name of a tensor is a string, not {name!r}")
+        check_name(name)
         if name is not None and f"{kind} {name}" in self._under_way:
             raise invalid(f"{kind} of {name!r} is under way",
                           "call synchronize() of its handle first, or give this one another name")

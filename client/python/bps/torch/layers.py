@@ -4,9 +4,11 @@ The gradient of the first layer is ready last and needed first. With a barrier t
 forward pass begins; without one, only the layer that runs next has to wait, and the others arrive meanwhile.
 """
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 import torch
+
+from ..errors import invalid
 
 if TYPE_CHECKING:
     from .gradients import GradientExchange
@@ -23,19 +25,37 @@ def _untraced(hook: _Hook) -> _Hook:
 
 class _Link:
     """What a model's hooks know of its updates. They keep them, and the optimizer, only while updates are owed: a model
-    outlives its optimizer, and a copy of the model has the same hooks."""
+    outlives its optimizer."""
 
     def __init__(self, updates: "LayerwiseUpdates") -> None:
         self._updates = weakref.ref(updates)
         self.owed: Any = None
 
-    def hook(self, method: _Hook) -> _Hook:
+    def hook(self, method: _Hook, is_traced: bool = True) -> "_ModelHook":
         def call(*arguments: Any) -> None:
             updates = self._updates()
             if updates is not None:
                 method(updates, *arguments)
 
-        return call
+        return _ModelHook(self, call if is_traced else _untraced(call))
+
+
+class _ModelHook:
+    """That of a copy of the model, also of one that is saved, does nothing."""
+
+    def __init__(self, link: Optional[_Link] = None, call: Optional[_Hook] = None) -> None:
+        self._link = link
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._call is not None:
+            self._call(*arguments)
+
+    def __reduce__(self) -> Any:
+        if self._link is not None and self._link.owed is not None:
+            raise invalid("a model is copied or saved whose parameters lack updates of the last step()",
+                          "call synchronize() of its optimizer before, or take its state_dict()")
+        return _ModelHook, ()
 
 
 def remove_all(handles: List[Any]) -> None:
@@ -66,9 +86,9 @@ class LayerwiseUpdates:
         self._called: Set[torch.nn.Module] = set()
         self._layer: Dict[torch.nn.Module, List[torch.nn.Parameter]] = {}
         self._link = _Link(self)
-        before_forward = _untraced(self._link.hook(LayerwiseUpdates._before_forward))
+        before_forward = self._link.hook(LayerwiseUpdates._before_forward, is_traced=False)
         before_state_dict = self._link.hook(LayerwiseUpdates._before_state_dict)
-        handles = [model.register_forward_hook(_untraced(self._link.hook(LayerwiseUpdates._after_model)))]
+        handles = [model.register_forward_hook(self._link.hook(LayerwiseUpdates._after_model, is_traced=False))]
         for module in model.modules():
             handles.append(module.register_forward_pre_hook(before_forward))
             # Of every module: programs save and load parts of a model, too.

@@ -12,7 +12,7 @@ from .._abi import Op
 from ..client import Scale
 from ..errors import Code, Error, invalid
 from .backend import buffers
-from .calls import CallGroup, calls_of_name, described
+from .calls import CallGroup, calls_of_name, check_name, described
 from .compression import is_own, wire_dtype_of
 from .handles import Derived, Handle, TensorHandle
 from .process_sets import ProcessSet, calls_of, global_process_set, is_all
@@ -37,6 +37,7 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
           compression: Any = None, scale: Scale = Scale(), process_set: Optional[ProcessSet] = None) -> Handle:
     """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. With
     `compression` a copy of that type travels, and the result is copied back."""
+    check_name(name)
     check_place(source, name or "the tensor")
     if is_own(compression):
         return _start_compressed(source, target, name, priority, How(op, compression, scale, process_set))
@@ -62,8 +63,6 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
                    again: Optional[Callable[[int], Handle]] = None) -> TensorHandle:
     """As start(), of a declared tensor. Without a name it has one that tells its type, length and turn. again: makes the same as
     a call of a group, given the number of the round; see TensorHandle."""
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
     given, target, staging = _prepared(source, target, name or "the tensor", compression, on_host=False)
     output = target if staging is None else staging
@@ -208,9 +207,11 @@ def checked_op(average: Optional[bool], op: Any) -> Op:
         raise invalid(f"average={average} and op={op!r} say both how tensors are reduced", "give op only")
     if op == Adasum:
         raise invalid("Adasum is not there", "use Average or Sum")
-    if op is not None:
-        return Op(op)
-    return Op.SUM if average is False else Op.AVERAGE
+    if op is None:
+        return Op.SUM if average is False else Op.AVERAGE
+    if op not in tuple(Op):
+        raise invalid(f"op={op!r}: tensors are reduced by Average, Sum, Min, Max or Product", "give one of them, as bps.torch.Sum")
+    return Op(op)
 
 
 # ---- BytePS's names ----
@@ -252,19 +253,24 @@ push_pull_ = push_pull_inplace
 
 def declare(name: str) -> int:
     """BytePS's, not needed: a tensor is declared by its first use. Returns 0, as there."""
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a tensor is a string, not {name!r}")
+    check_name(name)
     return 0
 
 
 def poll(handle: Handle) -> bool:
     """Has it ended? Then synchronize() does not wait."""
-    return handle.poll()
+    return _checked_handle(handle).poll()
 
 
 def synchronize(handle: Handle) -> Any:
     """Waits for the operation and returns its result. Ctrl-C ends the wait, not the operation."""
-    return handle.synchronize()
+    return _checked_handle(handle).synchronize()
+
+
+def _checked_handle(handle: Any) -> Handle:
+    if not isinstance(handle, Handle):
+        raise invalid(f"{handle!r} is no handle", "give what a function whose name ends with _async has returned")
+    return handle
 
 
 # ---- Horovod's names ----

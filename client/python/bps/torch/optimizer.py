@@ -203,6 +203,8 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
     mine = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
     if named_parameters is None:
         named_parameters = [(f"parameter{number}", parameter) for number, parameter in enumerate(mine)]
+    if isinstance(named_parameters, torch.nn.Module):
+        raise invalid("named_parameters is a module", "give its named_parameters()")
     wanted = set(mine)
     given = [(name, parameter) for name, parameter in named_parameters if parameter in wanted]
     first: Dict[torch.nn.Parameter, str] = {}
