@@ -47,3 +47,9 @@ class JoinTest(CasesTest):
             self.cases(size, "joins", "gathers")
             self.cases(size, "joins_in_any_order", "gathers")
         self.cases(3, "joins_before_a_slow_rank")
+
+    def test_join_after_a_loss(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 5, "joins_after_a_loss", BPS_WORKER_LOSS="shrink")
+        for rank, worker in enumerate(workers):
+            self.assert_status(worker, -9 if rank in (1, 2) else 0)

@@ -65,6 +65,32 @@ def joins_before_a_slow_rank():
         hvd.join()
 
 
+def joins_after_a_loss():
+    """Rank 1 is lost before, rank 2 in the second join(); the others do without them. Lost is not joined: an average does not
+    count who is lost."""
+    rank, size = hvd.rank(), hvd.size()
+    pids = hvd.allgather_object(os.getpid())
+    hvd.allreduce(torch.ones(3), name="used")
+    hvd.allreduce(torch.ones(3))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rest = [0, *range(2, size)]
+    for turn in range(2):
+        for name in ("used", None):
+            close(hvd.allreduce(torch.full((3,), rank + 1.0), name=name), torch.full((3,), sum(r + 1 for r in rest) / len(rest)))
+        if rank != 2:
+            if turn == 1 and rank == 0:
+                os.kill(pids[2], signal.SIGKILL)
+            there = [r for r in rest if r != 2]
+            for name in ("used", None):
+                given = hvd.allreduce(torch.full((3,), rank + 1.0), name=name, op=hvd.Sum)
+                close(given, torch.full((3,), float(sum(r + 1 for r in there))))
+        last = hvd.join()
+        rest = rest if turn == 0 else there
+        assert last in rest, last
+    close(hvd.allreduce(torch.ones(3), name="used"), torch.ones(3))
+
+
 def joins_in_any_order():
     """After a rank has joined: names in another order on each rank, operations under way across join(), sparse gradients, a
     process set's optimizer; asynchronous parameters go on."""

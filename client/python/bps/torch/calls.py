@@ -169,11 +169,17 @@ class CallGroup:
     def begin_join(self) -> bps_handle.Handle:
         return self._made().join()
 
-    def gather(self, mine: bytes) -> List[bytes]:
-        """What all ranks give, in their order; when nothing else is under way."""
-        handle = self._made().all_gather(mine)
-        handle.wait()
-        return [bytes(part) for part in handle.parts()]
+    def gather(self, mine: bytes) -> Dict[int, bytes]:
+        """What each rank gives, which has no zeros, without those that are lost: so they are sums. When nothing else is under
+        way."""
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        lengths[self.rank] = len(mine)
+        self._made().push_pull(memory_of_tensor(lengths), op=Op.SUM).wait()
+        whole = torch.zeros(int(lengths.sum()), dtype=torch.uint8)
+        parts = whole.split(lengths.tolist())
+        parts[self.rank].copy_(torch.frombuffer(bytearray(mine), dtype=torch.uint8))
+        self._made().push_pull(memory_of_tensor(whole), op=Op.SUM).wait()
+        return {rank: bytes(part.tolist()) for rank, part in zip(self.ranks, parts) if part.any()}
 
     def has_joined(self) -> None:
         """All ranks have: they count anew."""

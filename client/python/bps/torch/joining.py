@@ -8,7 +8,7 @@ group for each name, because ranks may use names in any order.
 import json
 import threading
 import time
-from typing import Dict, Optional, Sequence
+from typing import Dict, Optional
 
 from .. import handle as bps_handle
 from ..errors import Code, Error
@@ -75,15 +75,15 @@ class _Joining:
                 break
             threading.Event().wait(_PAUSE_S)
         calls = self._all.calls
-        told = [json.loads(one) for one in calls.gather(json.dumps([self._renewals, *self._of_names]).encode())]
+        told = {rank: json.loads(one) for rank, one in calls.gather(json.dumps([self._renewals, *self._of_names]).encode()).items()}
         everywhere = [name for name, one in self._of_names.items()
-                      if all(name in told[calls.ranks.index(rank)][1:] for rank in one.calls.ranks)]
+                      if all(name in told[rank][1:] for rank in one.calls.ranks if rank in told)]
         for name in everywhere:
             while not self._of_names[name].is_done:
                 self._of_names[name].wait(_PAUSE_S)
         last = self._all.handle.last_joined
         if calls.renewals:
-            last = _last_of(calls.ranks, [renewals for renewals, *_ in told], last)
+            last = _last_of({rank: renewals for rank, (renewals, *_) in told.items()}, last)
         calls.has_joined()
         for group in self._place.name_groups.values():
             group.leave()
@@ -102,8 +102,8 @@ class _Joining:
                 self._of_names[name] = _Join(calls_of_name(self._place, name))
 
 
-def _last_of(ranks: Sequence[int], renewals: Sequence[int], last: int) -> int:
+def _last_of(renewals: Dict[int, int], last: int) -> int:
     """Ranks have joined again after the group was made again, in any order. The last one is one of those that came to join() after
     the most groups."""
-    late = [rank for rank, count in zip(ranks, renewals) if count == max(renewals)]
+    late = [rank for rank, count in renewals.items() if count == max(renewals.values())]
     return last if last in late else late[-1]
