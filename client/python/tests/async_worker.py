@@ -148,10 +148,11 @@ def bounded(ahead):
             break
     print("waiting", flush=True)
     sys.stdin.readline()
-    if bps.rank() == 1:
-        for _ in range(int(ahead) + 1):
-            optimizer.step()
+    for _ in range(int(ahead) + 2 if bps.rank() == 1 else 1):  # rank 0 first ends the step that has timed out
+        optimizer.step()
     bps.barrier()
+    optimizer.synchronize()
+    check_alike(model)
 
 
 def killed():
