@@ -169,16 +169,16 @@ class CallGroup:
     def begin_join(self) -> bps_handle.Handle:
         return self._made().join()
 
-    def gather(self, mine: bytes) -> Dict[int, bytes]:
+    def gather(self, mine: bytes, timeout_s: float) -> Dict[int, bytes]:
         """What each rank gives, which has no zeros, without those that are lost: so they are sums. When nothing else is under
         way."""
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(mine)
-        self._made().push_pull(memory_of_tensor(lengths), op=Op.SUM).wait()
+        self._made().push_pull(memory_of_tensor(lengths), op=Op.SUM).wait(timeout_s)
         whole = torch.zeros(int(lengths.sum()), dtype=torch.uint8)
         parts = whole.split(lengths.tolist())
         parts[self.rank].copy_(torch.frombuffer(bytearray(mine), dtype=torch.uint8))
-        self._made().push_pull(memory_of_tensor(whole), op=Op.SUM).wait()
+        self._made().push_pull(memory_of_tensor(whole), op=Op.SUM).wait(timeout_s)
         return {rank: bytes(part.tolist()) for rank, part in zip(self.ranks, parts) if part.any()}
 
     def has_joined(self) -> None:

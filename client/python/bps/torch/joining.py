@@ -75,7 +75,9 @@ class _Joining:
                 break
             threading.Event().wait(_PAUSE_S)
         calls = self._all.calls
-        told = {rank: json.loads(one) for rank, one in calls.gather(json.dumps([self._renewals, *self._of_names]).encode()).items()}
+        mine = json.dumps([self._renewals, *self._of_names]).encode()
+        patience_s = 2 * self._place.operation_timeout_s  # another one may just have begun to wait for such a name
+        told = {rank: json.loads(one) for rank, one in calls.gather(mine, patience_s).items()}
         everywhere = [name for name, one in self._of_names.items()
                       if all(name in told[rank][1:] for rank in one.calls.ranks if rank in told)]
         for name in everywhere:
