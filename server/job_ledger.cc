@@ -253,7 +253,7 @@ Error JobLedger::no_room(const DeclareSlices& declare, const Job& job, const Dec
                     advice);
 }
 
-void JobLedger::granted(JobRun run) {
+void JobLedger::granted(JobRun run, std::uint64_t in_use) {
   const auto found = jobs_.find(run);
   if (found == jobs_.end()) return;
   Job& job = found->second;
@@ -262,11 +262,17 @@ void JobLedger::granted(JobRun run) {
   job.bytes -= replaced;
   job.own_bytes -= replaced;
   own_bytes_ -= replaced;
+  reserved_ += in_use;  // more than `replaced` if a shard had refused what the ledger counts
   reserved_ -= replaced;
 }
 
-DropTensors JobLedger::take_back(const Declaration& declaration) {
-  granted(declaration.added.job_run);
+void JobLedger::replaced_gone(std::uint64_t bytes) {
+  BPS_ASSERT(bytes <= reserved_ - freeing_);
+  reserved_ -= bytes;
+}
+
+DropTensors JobLedger::take_back(const Declaration& declaration, std::uint64_t in_use) {
+  granted(declaration.added.job_run, in_use);
   DropTensors drop{0, declaration.added.job_run, declaration.tensors, {}};
   for (const TensorSlices& tensor : declaration.added.tensors) {
     for (const PartitionSlice& slice : tensor.partitions)

@@ -56,11 +56,13 @@ class JobLedger {
   };
   // All or nothing. `waits`: ask again after freed().
   Declaration declare(const DeclareSlices& declare, const MemoryRoom& room);
-  // Accepted: its memory is there. Until then it is not reported.
-  void granted(JobRun job);
+  // Accepted: its memory is there. Until then it is not reported. `in_use`: of the smaller buffers that are
+  // replaced, what shards still use. It stays reserved, whatever becomes of the job, until replaced_gone().
+  void granted(JobRun job, std::uint64_t in_use = 0);
+  void replaced_gone(std::uint64_t bytes);
   // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers and reserves
   // stay reserved: some shards have them.
-  DropTensors take_back(const Declaration& declaration);
+  DropTensors take_back(const Declaration& declaration, std::uint64_t in_use = 0);
 
   // These give the bytes to be passed to freed() once the shards have let them go; 0 if nothing was known.
   std::uint64_t drop(const DropTensors& drop);

@@ -169,27 +169,37 @@ void TensorAdmission::grant(Request request, JobLedger::Declaration declaration)
       part->partitions.push_back(slice);
     }
   }
-  const auto results = std::make_shared<std::vector<Status>>(shards_.size());
+  struct Result {
+    Status status;
+    std::uint64_t replaced = 0;
+  };
+  const auto results = std::make_shared<std::vector<Result>>(shards_.size());
   shards_.until_all_have(
       [slices, results](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {
-        shard.declare((*slices)[index], [results, index, finished](const Status& status) {
-          (*results)[index] = status;
-          finished();
-        });
+        shard.declare((*slices)[index],
+                      [results, index, finished](const Status& status, std::uint64_t replaced) {
+                        (*results)[index] = {status, replaced};
+                        finished();
+                      });
       },
       [this, request, results, declaration = std::move(declaration)] {
-        const auto failed =
-            std::find_if(results->begin(), results->end(), [](const Status& status) { return !status; });
-        end_grant(request, declaration, failed == results->end() ? Status() : *failed);
+        Status status;
+        std::uint64_t replaced = 0;
+        for (const Result& result : *results) {
+          if (status) status = result.status;
+          replaced += result.replaced;
+        }
+        end_grant(request, declaration, status, replaced);
       });
 }
 
 void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& declaration,
-                                const Status& status) {
+                                const Status& status, std::uint64_t replaced) {
   const JobRun job = declaration.added.job_run;
   const bool has_ended = granting_.extract(job).mapped().ended;
+  if (!has_ended) await_replaced(job, replaced);
   if (status || has_ended) {
-    if (!has_ended) ledger_.granted(job);
+    if (!has_ended) ledger_.granted(job, replaced);
     owner_.on_reserved();
     owner_.acknowledge(request, {});
     return run_deferred();
@@ -202,9 +212,24 @@ void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& d
                              rounded(ByteSize{declaration.bytes}), status.error().message),
                  "free memory on the server's machine, raise its limit, or start servers on other machines");
   log_.info("declaration refused: {}", error.message);
-  drop(ledger_.take_back(declaration));
+  drop(ledger_.take_back(declaration, replaced));
   owner_.acknowledge(request, error);
   run_deferred();
+}
+
+// Whatever waits for memory does not wait for this: rounds have it, perhaps until a drop that is behind.
+void TensorAdmission::await_replaced(JobRun job, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  shards_.until_all_have(
+      [job](Shard& shard, std::uint32_t, std::function<void()> finished) {
+        shard.when_replaced_are_gone(job, std::move(finished));
+      },
+      [this, bytes] {
+        ledger_.replaced_gone(bytes);
+        owner_.on_reserved();
+        waits_for_freed_ = false;
+        run_deferred();
+      });
 }
 
 void TensorAdmission::drop(const DropTensors& drop) {

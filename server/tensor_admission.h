@@ -86,7 +86,10 @@ class TensorAdmission {
   // `to_give_back`: what shards must give back first, so that the system has what is granted.
   void settle(Request request, JobLedger::Declaration declaration, std::uint64_t to_give_back);
   void grant(Request request, JobLedger::Declaration declaration);
-  void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status);
+  // `replaced`: so much of smaller buffers is still in use.
+  void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status,
+                 std::uint64_t replaced);
+  void await_replaced(JobRun job, std::uint64_t bytes);
   void on_freed(std::uint64_t bytes);
   void drop(const DropTensors& drop);
 

@@ -1,12 +1,14 @@
 #include "server/tensor_admission.h"
 
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "proto/base/loop/virtual_loop.h"
 #include "server/testing/job_harness.h"
+#include "server/testing/shard_harness.h"
 
 namespace bps::tensor_admission_test {
 namespace {
@@ -24,8 +26,8 @@ struct World final : TensorAdmission::Owner {
       open(run);
     loop.run_until_idle();
   }
-  void open(JobRun run) {
-    const OpenJob job = testing::job_of(run, 1);
+  void open(JobRun run, std::uint32_t workers = 1) {
+    const OpenJob job = testing::job_of(run, workers);
     REQUIRE(admission.ledger().open(job).ok());
     shards.on_all([job](Shard& shard, std::uint32_t) { shard.open_job(job); }, [] {});
   }
@@ -154,6 +156,57 @@ TEST_CASE("tensor admission: of a job that ends meanwhile they are acknowledged,
   CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}});
   CHECK(world.reserved() == 0);
   CHECK(world.told_reserved == 0);
+}
+
+TEST_CASE("tensor admission: a smaller receive buffer is reserved until the lane that has it is done") {
+  constexpr JobRun kThird{3};
+  constexpr std::uint64_t kLarger = 2 * (2 * 2 + 2 * 2) * kMiB;  // two slots and two buffers, of 2 MiB
+  World world(2 * 2 * kMiB + kLarger + 2 * 2 * kMiB);
+  world.open(kThird, 2);
+  world.declare(1, kThird, 1, 1);
+  world.loop.run_until_idle();
+  CHECK(world.reserved() == 2 * (2 + 2) * kMiB);
+  std::vector<std::byte> bytes(kMiB);
+  PushPull header = shard_test::World::header(1000, 0);
+  header.job_run = kThird;
+  Message message = header;
+  std::vector<std::shared_ptr<shard_test::Wire>> wires;
+  std::byte* place = nullptr;
+  for (const std::uint32_t rank : {0u, 1u}) {
+    const auto& wire = wires.emplace_back(std::make_shared<shard_test::Wire>());
+    world.shards.all()[0]->admit(testing::hello_of(kThird, rank), Welcome{},
+                                 std::make_unique<shard_test::FakeConnection>(wire));
+    place = wire->handler->on_payload(header, kMiB);
+    REQUIRE(place != nullptr);
+    std::memset(place, 0, kMiB);
+    if (rank == 0) wire->handler->on_message(message, {place, kMiB});
+  }
+  world.declare(2, kThird, 2, 2);
+  world.loop.run_until_idle();
+  CHECK(world.reserved() == 2 * 2 * kMiB + kLarger + kMiB);
+  CHECK(world.told_reserved == world.reserved());
+  world.declare(3, kThird, 3, 1);
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}, {3, ErrorCode::out_of_memory}});
+  SECTION("and has room for others then") {
+    wires[1]->handler->on_message(message, {place, kMiB});
+    world.loop.run_until_idle();
+    CHECK(world.reserved() == 2 * 2 * kMiB + kLarger);
+    CHECK(world.told_reserved == world.reserved());
+    world.declare(4, kThird, 3, 1);
+    world.loop.run_until_idle();
+    CHECK(world.said.back() == std::pair{std::uint64_t{4}, ErrorCode::ok});
+  }
+  SECTION("or gone") {
+    wires[1]->handler->on_closed(make_error(ErrorCode::peer_lost, "gone"));
+    world.loop.run_until_idle();
+    CHECK(world.reserved() == 2 * 2 * kMiB + kLarger);
+  }
+  SECTION("or its job has ended") {
+    world.end(kThird);
+    world.loop.run_until_idle();
+    CHECK(world.reserved() == 0);
+  }
 }
 
 TEST_CASE("tensor admission: of a job that ends and is opened again while shards give memory back") {

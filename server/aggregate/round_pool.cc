@@ -84,6 +84,7 @@ void RoundPool::wake() {
 
 void RoundPool::Reserve::replace(BufferPool::Buffer buffer) {
   BPS_ASSERT(buffer.size() > bytes_);
+  if (bytes_ > 0 && !free_) replaced_bytes_ += BufferPool::class_bytes(bytes_);
   bytes_ = buffer.size();
   give_back(std::move(buffer));
 }
@@ -95,7 +96,11 @@ BufferPool::Buffer RoundPool::Reserve::take() {
 }
 
 void RoundPool::Reserve::give_back(BufferPool::Buffer buffer) {
-  if (buffer.size() == bytes_) free_ = std::move(buffer);
+  if (buffer.size() == bytes_) {
+    free_ = std::move(buffer);
+  } else {
+    replaced_bytes_ -= BufferPool::class_bytes(buffer.size());
+  }
   count();
 }
 

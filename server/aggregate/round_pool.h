@@ -64,6 +64,8 @@ class RoundPool {
 
     RoundPool& pool() { return pool_; }
     std::size_t bytes() const { return bytes_; }
+    // Of smaller buffers, which were replaced while a round had them and still has.
+    std::uint64_t replaced_bytes() const { return replaced_bytes_; }
     // A larger buffer. The one before goes back to the system when nobody has it.
     void replace(BufferPool::Buffer buffer);
 
@@ -78,6 +80,7 @@ class RoundPool {
     RoundPool& pool_;
     BufferPool::Buffer free_;
     std::size_t bytes_ = 0;
+    std::uint64_t replaced_bytes_ = 0;
     std::size_t waiting_ = 0;  // announced claims of the job
     bool counted_ = false;     // among those that somebody waits for and that are free
   };

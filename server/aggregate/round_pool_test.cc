@@ -176,10 +176,13 @@ TEST_CASE("round pool: a reserve that is replaced while somebody has it goes whe
   Asking small(shard.job, shard.told, 's'), large(shard.job, shard.told, 'l', 2);
   CHECK(small.claim.take(true));
   CHECK_FALSE(large.claim.take(true));
+  CHECK(shard.job.replaced_bytes() == 0);
   shard.reserve_for(shard.job, 2);
+  CHECK(shard.job.replaced_bytes() == kBlock);
   CHECK(shard.wakes == 0);
   CHECK(shard.serve() == "l");
   small.claim.give_back();
+  CHECK(shard.job.replaced_bytes() == 0);
   CHECK(shard.pool.memory().bytes_in_use() == 2 * kBlock);
 }
 

@@ -89,7 +89,7 @@ void ServerLane::finish(PartitionId id, bool retained, std::span<std::byte> payl
     }
     job_.carry_out(id, partition, actions);
     job_.give_back(std::move(buffer_));
-    job_.reap_dropped();
+    job_.reap();
   }
   report_credit();
 }
@@ -108,7 +108,7 @@ void ServerLane::resume(const Resume& resume) {
     (*partition)->aggregator->resume(contributor_to(**partition), stored, actions);
     job_.carry_out(stored.partition, **partition, actions);
   }
-  job_.reap_dropped();
+  job_.reap();
 }
 
 void ServerLane::take(const Stored& stored) {
@@ -118,7 +118,7 @@ void ServerLane::take(const Stored& stored) {
   if (*partition == nullptr) return;
   (*partition)->aggregator->stored(contributor_to(**partition), stored.round, job_.actions());
   job_.carry_out(stored.partition, **partition, job_.actions());
-  job_.reap_dropped();
+  job_.reap();
 }
 
 bool ServerLane::on_lent(Message& message, LentPayload& payload) {
@@ -137,6 +137,7 @@ bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   taken_ += bytes;
   bytes_ = bytes;
   job_.carry_out(push->partition, *partition, actions);
+  job_.look_for_replaced();
   report_credit();
   return true;
 }
@@ -383,13 +384,13 @@ void ServerLane::on_sent(std::uint64_t cookie) {
   partition.aggregator->unpin(entry.pin, actions);
   job_.carry_out(id, partition, actions);
   pump();
-  job_.reap_dropped();
+  job_.reap();
 }
 
 void ServerLane::on_writable() {
   if (is_over()) return;
   pump();
-  job_.reap_dropped();
+  job_.reap();
 }
 
 void ServerLane::send_not_ready(PartitionId id, Round round) {

@@ -81,7 +81,7 @@ void Shard::open_job(const OpenJob& job) {
 void Shard::declare(const DeclareSlices& declare, ShardJob::Granted granted) {
   check_loop();
   if (ShardJob* const found = find(declare.job_run)) return found->declare(declare, std::move(granted));
-  if (granted) granted({});
+  if (granted) granted({}, 0);
 }
 
 std::uint64_t Shard::bytes_to_grant() const {
@@ -129,6 +129,15 @@ void Shard::shrink(const Shrunk& shrunk) {
   if (ShardJob* const found = find(shrunk.job_run)) found->shrink(shrunk);
 }
 
+void Shard::when_replaced_are_gone(JobRun job, Done done) {
+  check_loop();
+  if (ShardJob* const found = find(job)) return found->when_replaced_are_gone(std::move(done));
+  const auto ending = std::find_if(ending_.rbegin(), ending_.rend(),
+                                   [job](const Ending& entry) { return entry.job->job_run() == job; });
+  if (ending == ending_.rend()) return done();
+  ending->job->when_replaced_are_gone(std::move(done));
+}
+
 void Shard::survey(JobRun job, std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) {
   check_loop();
   if (ShardJob* const found = find(job)) found->survey(tensor, open, names);
@@ -155,8 +164,11 @@ void Shard::finish_at(std::list<Ending>::iterator ending, Duration delay) {
 
 void Shard::finish(std::list<Ending>::iterator ending) {
   const Done done = std::move(ending->done);
+  const std::vector<Done> waiting = ending->job->take_waiting_for_replaced();
   ending_.erase(ending);
   trim();
+  for (const Done& replaced_are_gone : waiting)
+    replaced_are_gone();
   done();
   if (shut_down_ && ending_.empty()) std::exchange(all_ended_, nullptr)();
 }

@@ -45,6 +45,8 @@ class Shard {
   void worker_left(const WorkerLeft& left);
   void shrink(const Shrunk& shrunk);
   using Done = std::function<void()>;
+  // See ShardJob; of a job that has ended `done` when its memory is free.
+  void when_replaced_are_gone(JobRun job, Done done);
 
   // Says `error` on the job's lanes unless its code is ok; new ones are refused. `done` when the lanes are
   // closed and the memory is free; at once if there is no such job.
@@ -70,6 +72,8 @@ class Shard {
     std::uint64_t bytes = 0;
     for (const auto& [run, job] : jobs_)
       bytes += job->bytes_doomed();
+    for (const Ending& ending : ending_)
+      bytes += ending.job->bytes_doomed();
     return bytes;
   }
   // Taken from the system, used by nobody now.

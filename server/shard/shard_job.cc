@@ -10,6 +10,7 @@ namespace bps {
 void JobPartition::on_memory() {
   aggregator->on_memory(job->actions());
   job->carry_out(aggregator->shape().partition, *this, job->actions());
+  job->look_for_replaced();
 }
 
 ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
@@ -25,6 +26,7 @@ ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
 
 ShardJob::~ShardJob() {
   context_.loop.cancel(grant_timer_);
+  waiting_for_replaced_.clear();
   // Connections may still read slots and write into them.
   for (const auto* const lanes : {&lanes_, &leaving_}) {
     for (const auto& lane : *lanes)
@@ -53,14 +55,7 @@ void ShardJob::go_on_granting() {
   }
   const DeclareSlices& declare = grant_->declare();
   epoch_ = declare.epoch;
-  // Those that are smaller go when the lanes that have them give them back.
-  if (grant_->lanes().bytes > 0) lane_buffers_ = std::move(grant_->lanes());
-  if (grant_->accumulators()) accumulators_.replace(std::move(grant_->accumulators()));
-  if (grant_->slot()) {
-    if (slots_ == nullptr)
-      slots_ = std::make_shared<SlotPool>(context_.loop, context_.slots, context_.call_memory);
-    slots_->reserve().replace(std::move(grant_->slot()));
-  }
+  const std::uint64_t replaced = take_shared();
   auto part = grant_->parts().begin();
   for (const TensorSlices& tensor : declare.tensors) {
     const TensorHere here{tensor, Parts(tensor.parts, RankList(tensor.ranks)), contributors_of(tensor.ranks),
@@ -68,14 +63,41 @@ void ShardJob::go_on_granting() {
     for (const PartitionSlice& slice : tensor.partitions)
       add(here, slice, std::move(*part++));
   }
-  end_grant({});
+  end_grant({}, replaced);
 }
 
-void ShardJob::end_grant(const Status& status) {
+std::uint64_t ShardJob::take_shared() {
+  const std::uint64_t before = bytes_replaced();
+  // Those that are smaller go when the lanes and rounds that have them give them back.
+  if (grant_->lanes().bytes > 0) {
+    if (lane_buffers_.bytes > 0)
+      replaced_lane_bytes_ += (senders_ - lane_buffers_.free.size()) * lane_buffers_.bytes;
+    lane_buffers_ = std::move(grant_->lanes());
+  }
+  if (grant_->accumulators()) accumulators_.replace(std::move(grant_->accumulators()));
+  if (grant_->slot()) {
+    if (slots_ == nullptr)
+      slots_ = std::make_shared<SlotPool>(context_.loop, context_.slots, context_.call_memory);
+    slots_->reserve().replace(std::move(grant_->slot()));
+  }
+  return bytes_replaced() - before;
+}
+
+void ShardJob::when_replaced_are_gone(Done done) {
+  waiting_for_replaced_.push_back(std::move(done));
+  look_for_replaced();
+}
+
+void ShardJob::tell_replaced_are_gone() {
+  for (const Done& done : take_waiting_for_replaced())
+    done();
+}
+
+void ShardJob::end_grant(const Status& status, std::uint64_t replaced) {
   context_.loop.cancel(std::exchange(grant_timer_, {}));
   grant_.reset();
   leave_slots();
-  if (const Granted granted = std::exchange(granted_, nullptr)) granted(status);
+  if (const Granted granted = std::exchange(granted_, nullptr)) granted(status, replaced);
 }
 
 void ShardJob::add(const TensorHere& here, const PartitionSlice& slice, MemoryGrant::Part part) {
@@ -117,7 +139,10 @@ BufferPool::Buffer ShardJob::take_lane_buffer() {
 }
 
 void ShardJob::give_back(BufferPool::Buffer buffer) {
-  if (buffer && buffer.size() == lane_buffers_.bytes) lane_buffers_.free.push_back(std::move(buffer));
+  if (!buffer) return;
+  if (buffer.size() == lane_buffers_.bytes) return lane_buffers_.free.push_back(std::move(buffer));
+  replaced_lane_bytes_ -= buffer.size();
+  look_for_replaced();
 }
 
 // All ranks of a group are, if its part is.
@@ -235,7 +260,7 @@ void ShardJob::remove_lane(ServerLane& lane) {
   tell_all(member, [&](std::uint32_t contributor, PartitionId id, JobPartition& partition) {
     if (partition.contributors->owns(member, id)) partition.aggregator->lost(contributor, actions_);
   });
-  reap_dropped();
+  reap();
 }
 
 void ShardJob::forget_lane(ServerLane& lane) {
@@ -245,7 +270,7 @@ void ShardJob::forget_lane(ServerLane& lane) {
   const std::unique_ptr<ServerLane> owned = std::move(*place);
   leaving_.erase(place);
   lane.release_in_flight([this](JobPartition& partition, std::uint32_t pin) { release(partition, pin); });
-  reap_dropped();
+  reap();
 }
 
 void ShardJob::release(JobPartition& partition, std::uint32_t pin) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/base/log/log.h"
@@ -62,7 +63,8 @@ class ShardJob {
 
   // The slices of this shard. `granted`: they are here, and the job is in that epoch; or the system has too
   // little memory, and nothing has changed. Perhaps before this returns; one declaration after the other.
-  using Granted = std::function<void(const Status&)>;
+  // `replaced`: so many bytes of smaller buffers that it has replaced are still in use.
+  using Granted = std::function<void(const Status&, std::uint64_t replaced)>;
   void declare(const DeclareSlices& declare, Granted granted);
   // What it has still to take from the system for that.
   std::uint64_t bytes_to_grant() const { return grant_ != nullptr ? grant_->bytes_left() : 0; }
@@ -70,8 +72,14 @@ class ShardJob {
   void drop(Id id) {
     partitions_.drop(id);
     leave_slots();
+    look_for_replaced();
   }
   std::uint64_t bytes_doomed() const { return partitions_.bytes_doomed(); }
+  // `done` when no round and no lane has a buffer that was replaced by a larger one; perhaps at once.
+  using Done = std::function<void()>;
+  void when_replaced_are_gone(Done done);
+  // Those that still wait for that. The job is destroyed before they are called.
+  std::vector<Done> take_waiting_for_replaced() { return std::exchange(waiting_for_replaced_, {}); }
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
   // Makes no later calls on these tensors.
@@ -101,8 +109,15 @@ class ShardJob {
   void give_back(BufferPool::Buffer buffer);
   // Does what `actions` say, and empties them.
   void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
-  // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
-  void reap_dropped() { partitions_.reap(); }
+  // At the end of what a lane does, not while actions are being carried out: frees dropped partitions that
+  // nobody refers to any more, and looks whether what was replaced is gone.
+  void reap() {
+    partitions_.reap();
+    look_for_replaced();
+  }
+  void look_for_replaced() {
+    if (!waiting_for_replaced_.empty() && bytes_replaced() == 0) tell_replaced_are_gone();
+  }
   // The lane is closed, or dismissed: its half received contribution is forgotten. Destroys it, unless it
   // lingers.
   void remove_lane(ServerLane& lane);
@@ -154,8 +169,16 @@ class ShardJob {
   void leave_slots() {
     if (slots_ != nullptr && !slots_->has_users() && grant_ == nullptr) slots_.reset();
   }
+  // Of buffers that were replaced by larger ones while they were in use, and still are.
+  std::uint64_t bytes_replaced() const {
+    return replaced_lane_bytes_ + accumulators_.replaced_bytes() +
+           (slots_ != nullptr ? slots_->reserve().replaced_bytes() : 0);
+  }
+  void tell_replaced_are_gone();
   void go_on_granting();
-  void end_grant(const Status& status);
+  // Returns how much of what is replaced is in use.
+  std::uint64_t take_shared();
+  void end_grant(const Status& status, std::uint64_t replaced = 0);
   struct TensorHere {
     const TensorSlices& slices;
     const Parts parts;
@@ -188,10 +211,12 @@ class ShardJob {
   std::map<std::vector<Rank>, std::weak_ptr<Contributors>> groups_;
   std::size_t groups_looked_at_ = 0;  // how many there were when those that are gone were removed
   LaneBuffers lane_buffers_;
+  std::uint64_t replaced_lane_bytes_ = 0;  // of smaller ones, while lanes have them
   RoundPool::Reserve accumulators_;
   std::shared_ptr<SlotPool> slots_;     // while it has tensors in mode slot
   std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
   Granted granted_;
+  std::vector<Done> waiting_for_replaced_;
   TimerId grant_timer_;
   JobPartitions partitions_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;

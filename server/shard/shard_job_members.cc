@@ -63,7 +63,7 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
     if (is_first) partition.aggregator->left(contributor, actions_);
     if (goes && partition.contributors->owns(*member, id)) partition.aggregator->gone(contributor, actions_);
   });
-  reap_dropped();
+  reap();
 }
 
 // What it contributes with its group ends with the first of them.
@@ -79,7 +79,7 @@ void ShardJob::worker_dropped(Rank rank, const std::vector<TensorId>& tensors) {
       carry_out(id, partition, actions_);
     });
   }
-  reap_dropped();
+  reap();
 }
 
 void ShardJob::shrink(const Shrunk& shrunk) {
@@ -87,7 +87,7 @@ void ShardJob::shrink(const Shrunk& shrunk) {
   const std::string loss = shrunk.reason.empty() ? "it is lost" : shrunk.reason;
   for (const Rank rank : shrunk.lost)
     lose(rank, loss);
-  reap_dropped();
+  reap();
 }
 
 // Of a group all are lost that have not left; those are told so one by one, and this once.

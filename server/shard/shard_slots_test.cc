@@ -93,6 +93,20 @@ TEST_CASE("slots: what is dropped while it is read keeps its memory, and new ten
   CHECK(world.shard->bytes_doomed() == 0);
 }
 
+TEST_CASE("slots: what is dropped while it is read counts as such until its job's lanes are closed") {
+  Slots world;
+  world.declare_slot(1);
+  Slots::push(*world.a, 1, 0, 1);
+  Slots::push(*world.b, 1, 0, 2);
+  world.drop(1);
+  world.shard->end_job(kRun, {}, [] {});
+  CHECK(world.in_use() == kSlot);
+  CHECK(world.shard->bytes_doomed() >= kSlot);
+  world.loop.run_for(ServerLane::kFarewell);
+  CHECK(world.shard->bytes_in_use() == 0);
+  CHECK(world.shard->bytes_doomed() == 0);
+}
+
 TEST_CASE("slots: jobs do not wait for each other, and what ends gives all back") {
   Slots world;
   world.declare_slot(1);

@@ -189,7 +189,7 @@ class Lanes {
     const JobLedger::Declaration decision = ledger_.declare(checked, MemoryRoom{});
     if (decision.verdict != JobLedger::Verdict::accepted) return;
     bool is_granted = false;
-    world_.shard->declare(decision.added, [&](const Status&) { is_granted = true; });
+    world_.shard->declare(decision.added, [&](const Status&, std::uint64_t) { is_granted = true; });
     while (!is_granted)
       world_.loop.step();
     ledger_.granted(decision.added.job_run);
