@@ -46,6 +46,7 @@ class JoinTest(CasesTest):
         for size in (2, 3):
             self.cases(size, "joins", "gathers")
             self.cases(size, "joins_in_any_order", "gathers")
+            self.cases(size, "joins_after_refused_names", "joins_while_one_sleeps")
         self.cases(3, "joins_before_a_slow_rank")
 
     def test_join_after_a_loss(self):

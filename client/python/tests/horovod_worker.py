@@ -407,6 +407,8 @@ def mismatches():
              (lambda: hvd.alltoall(torch.ones(size, dtype=either)), "alltoall of"),
              (lambda: hvd.reducescatter(torch.ones(size, 3 if odd else 4)), "reducescatter of average of float32"),
              (lambda: hvd.reducescatter(torch.ones(size, dtype=either), op=hvd.Sum), "reducescatter"),
+             (lambda: hvd.reducescatter(torch.ones(5, 0)) if odd else hvd.allreduce(torch.ones(5)), "float32"),
+             (lambda: hvd.reducescatter(torch.ones(5, 0 if odd else 2)), "reducescatter of average of float32"),
              (lambda: hvd.broadcast(torch.ones(3 if odd else 4)), "broadcast of float32"),
              (lambda: hvd.broadcast(torch.ones(3, dtype=either)), "broadcast of"),
              (lambda: hvd.broadcast(torch.ones(3), rank), "broadcast of float32 .*from rank"),
@@ -429,6 +431,8 @@ def mismatches():
                 refused(hvd.Code.CONFIGURATION, which, lambda: hvd.allreduce(tensor, name=name))
                 same(hvd.allreduce(torch.ones(5), name=name, op=hvd.Sum), torch.full((5,), float(size)))
                 same(hvd.allreduce(torch.ones(7), name=name, op=hvd.Sum), torch.full((7,), float(size)))
+        hvd.join()
+        same(hvd.allreduce(torch.ones(5), name=name, op=hvd.Sum), torch.full((5,), float(size)))
     handle = hvd.allreduce_async(torch.ones(4 if odd else 5))  # nobody waits for it
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)

@@ -65,6 +65,42 @@ def joins_before_a_slow_rank():
         hvd.join()
 
 
+def joins_after_refused_names():
+    """Rank 1 calls what the ranks that have joined cannot do, under each name: those join its group again, each in its order."""
+    rank, size = hvd.rank(), hvd.size()
+    names = [f"name {number}" for number in range(6)]
+    for name in names:
+        hvd.allreduce(torch.ones(3), name=name)
+    for _ in range(3):
+        if rank == 1:
+            for name in names:
+                refused(hvd.Code.CONFIGURATION, "joined", lambda: hvd.allreduce(torch.ones(3), name=name, op=hvd.Max))
+            refused(hvd.Code.CONFIGURATION, "joined", lambda: hvd.reducescatter(torch.ones(3, 0)))
+        hvd.join()
+        for name in names:
+            same(hvd.allreduce(torch.ones(3), name=name, op=hvd.Sum), torch.full((3,), float(size)))
+
+
+def joins_while_one_sleeps():
+    """Rank 1 waits for many sums, and is asleep when the others join."""
+    rank, size = hvd.rank(), hvd.size()
+    pids = hvd.allgather_object(os.getpid())
+    names = [f"name {number}" for number in range(8)]
+    for _ in range(10):
+        for name in names:
+            hvd.allreduce(torch.ones(3), name=name)
+        hvd.barrier()
+        if rank == 1:
+            handles = [hvd.allreduce_async(torch.ones(3), name=name, op=hvd.Sum) for name in names]
+            for handle in handles:
+                same(handle.synchronize(), torch.ones(3))
+        elif rank == 0:
+            threading.Event().wait(0.1)
+            os.kill(pids[1], signal.SIGSTOP)
+            threading.Timer(0.15, os.kill, (pids[1], signal.SIGCONT)).start()
+        hvd.join()
+
+
 def joins_after_a_loss():
     """Rank 1 is lost before, rank 2 in the second join(); the others do without them. Lost is not joined: an average does not
     count who is lost."""

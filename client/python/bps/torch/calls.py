@@ -122,7 +122,7 @@ class CallGroup:
     def __init__(self, place: World, name: str, ranks: Sequence[int]) -> None:
         self.ranks = list(ranks)
         self._place = place
-        self._name = name
+        self.name = name
         self._group: Optional[Group] = None
         self._count = 0  # of calls since all ranks were at the same place without doubt
         self.renewals = 0  # since then
@@ -199,7 +199,7 @@ class CallGroup:
 
     def _made(self) -> Group:
         if self._group is None:
-            self._group = self._place.client.group(self._name, self.ranks)
+            self._group = self._place.client.group(self.name, self.ranks)
         return self._group
 
     def _begin(self, begin: Begin, text: str) -> Any:

@@ -85,7 +85,7 @@ class TensorHandle(Handle):
         self._repeated: Optional[Handle] = None
         self._staging = staging
         self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
-        self._unstaging = threading.Lock()
+        self._changing = threading.Lock()
         self._unnamed = unnamed
         self._world = place
         if again is not None:
@@ -148,9 +148,10 @@ class TensorHandle(Handle):
         return True
 
     def _repeat(self) -> None:
-        assert self._again is not None
-        self._staging = None
-        self._repeated, self._again = self._again(), None
+        with self._changing:  # another thread that waits may advance it
+            if self._again is not None:
+                self._staging = None
+                self._repeated, self._again = self._again(), None
 
     def _ends_well(self) -> bool:
         """False: ranks differ, or some have joined, and it is to be made again."""
@@ -162,7 +163,7 @@ class TensorHandle(Handle):
             if error.code != Code.CONFIGURATION:
                 raise
             self._world.drop_failed(self._operation.tensor)
-            if self._again is None:
+            if self._again is None and self._repeated is None:
                 raise
             return False
         return True
@@ -187,7 +188,7 @@ class TensorHandle(Handle):
     def _unstage(self) -> None:
         """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it. DDP's
         hook comes here in two threads."""
-        with self._unstaging:
+        with self._changing:
             if self._staging is None:
                 return
             with torch.no_grad():

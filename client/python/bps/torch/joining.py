@@ -8,7 +8,7 @@ group for each name, because ranks may use names in any order.
 import json
 import threading
 import time
-from typing import Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from .. import handle as bps_handle
 from ..errors import Code, Error
@@ -17,6 +17,7 @@ from .process_sets import calls_of
 from .world import World, world
 
 _PAUSE_S = 0.05
+_NOT_JOINED = "not joined"  # in place of what a rank says of a name
 
 
 def join(device: int = -1) -> int:
@@ -75,25 +76,47 @@ class _Joining:
                 break
             threading.Event().wait(_PAUSE_S)
         calls = self._all.calls
-        mine = json.dumps([self._renewals, *self._of_names]).encode()
+        mine = json.dumps([self._renewals, {name: self._declared_as(name) for name in self._of_names}]).encode()
         patience_s = 2 * self._place.operation_timeout_s  # another one may just have begun to wait for such a name
         told = {rank: json.loads(one) for rank, one in calls.gather(mine, patience_s).items()}
-        everywhere = [name for name, one in self._of_names.items()
-                      if all(name in told[rank][1:] for rank in one.calls.ranks if rank in told)]
-        for name in everywhere:
-            while not self._of_names[name].is_done:
-                self._of_names[name].wait(_PAUSE_S)
+
+        def of_all(name: str) -> List[Any]:
+            return [told[rank][1].get(name, _NOT_JOINED) for rank in self._of_names[name].calls.ranks if rank in told]
+
+        everywhere = [name for name in self._of_names if _NOT_JOINED not in of_all(name)]
+        self._wait_for_all(everywhere, patience_s)
         last = self._all.handle.last_joined
         if calls.renewals:
-            last = _last_of({rank: renewals for rank, (renewals, *_) in told.items()}, last)
+            last = _last_of({rank: renewals for rank, (renewals, _) in told.items()}, last)
         calls.has_joined()
         for group in self._place.name_groups.values():
             group.leave()
         self._place.name_groups.clear()
         self._place.rounds.clear()
-        # So that a rank may join again without having used them again.
-        self._place.declare([self._place.names[name] for name in everywhere if name in self._place.names])
+        # What all have declared alike, so that a rank may join again without having used it again.
+        self._place.declare([self._place.names[name] for name in everywhere if of_all(name)[0] is not None and
+                             all(one == of_all(name)[0] for one in of_all(name))])
         return last
+
+    def _declared_as(self, name: str) -> Optional[List[Any]]:
+        spec = self._place.names.get(name)
+        return None if spec is None else [int(spec.dtype), spec.count]
+
+    def _wait_for_all(self, names: List[str], timeout_s: float) -> None:
+        """In any order: those that have failed are joined again, and other ranks wait for that."""
+        until = time.monotonic() + timeout_s
+        left = [self._of_names[name] for name in names]
+        while True:
+            for one in left:
+                if one.handle.poll():
+                    one.wait(0)
+            left = [one for one in left if not one.is_done]
+            if not left:
+                return
+            if time.monotonic() > until:
+                raise Error(Code.DEADLINE, f"waited {timeout_s:.3g} s for all ranks to join {left[0].calls.name}",
+                            "look at the ranks that have not returned from join()")
+            left[0].wait(_PAUSE_S)
 
     def _drop(self) -> None:
         """Names on which nothing is under way. What is under way, and fails, has begun again before."""

@@ -58,8 +58,8 @@ class World:
 
     def declare(self, specs: Sequence[TensorSpec]) -> None:
         """All at once, which is faster than one by one."""
-        self.names.update((spec.name, spec) for spec in specs if spec.mode != "async")
         self._with_room(functools.partial(self.client.declare, specs))
+        self.names.update((spec.name, spec) for spec in specs if spec.mode != "async")
 
     def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, may_be_longer: bool = False) -> Tensor:
         """Declared now if it is new, or has another type or length: then the old one is dropped, which all ranks do alike.
@@ -73,8 +73,10 @@ class World:
         elif known is not None:
             return known
         ranks = self.names[name].ranks if name in self.names else None
-        spec = self.names[name] = TensorSpec(name, dtype, count, priority, ranks=ranks)
-        return self._with_room(functools.partial(self.client.declare, [spec]))[0]
+        spec = TensorSpec(name, dtype, count, priority, ranks=ranks)
+        tensor: Tensor = self._with_room(functools.partial(self.client.declare, [spec]))[0]
+        self.names[name] = spec
+        return tensor
 
     def is_in_doubt(self, name: str, dtype: DType, count: int) -> bool:
         """Is this call unlike those before it under the name, or without elements? Then the others may call something else, and
@@ -173,7 +175,8 @@ class World:
                     waited = f"waited {self.operation_timeout_s:.3g} s"
                     raise Error(error.code, re.sub(r"waited [\d.]+ s", waited, error.message), error.advice) from None
             for handle in list(self.under_way):
-                handle.advance()
+                if handle is not waiting:
+                    handle.advance()
         operation.wait()
 
     def count_round(self, name: str) -> int:
