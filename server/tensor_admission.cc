@@ -197,9 +197,11 @@ void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& d
                                 const Status& status, std::uint64_t replaced) {
   const JobRun job = declaration.added.job_run;
   const bool has_ended = granting_.extract(job).mapped().ended;
-  if (!has_ended) await_replaced(job, replaced);
   if (status || has_ended) {
-    if (!has_ended) ledger_.granted(job, replaced);
+    if (!has_ended) {
+      ledger_.granted(job, replaced);
+      await_replaced(job, replaced);
+    }
     owner_.on_reserved();
     owner_.acknowledge(request, {});
     return run_deferred();
@@ -213,6 +215,7 @@ void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& d
                  "free memory on the server's machine, raise its limit, or start servers on other machines");
   log_.info("declaration refused: {}", error.message);
   drop(ledger_.take_back(declaration, replaced));
+  await_replaced(job, replaced);
   owner_.acknowledge(request, error);
   run_deferred();
 }

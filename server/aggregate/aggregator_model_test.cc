@@ -4,6 +4,7 @@
 // Checked: every sum has the bits of the sum in rank order, of the ranks that its weight claims and the same
 // for all, every worker gets each round exactly once, payloads stay unchanged while they are read, and all
 // memory comes back.
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
@@ -228,6 +229,7 @@ class World {
       if (failed) {
         if (action.error.code == ErrorCode::configuration) {
           REQUIRE(may_lack_a_dropper(action.round.value));
+          first_lacking_ = std::min(first_lacking_, action.round.value);
         } else {
           REQUIRE(may_fail(action.round.value));
           REQUIRE(action.error.code == ErrorCode::peer_lost);
@@ -307,9 +309,8 @@ class World {
   bool is_dead(std::uint32_t rank) const { return workers_[rank].state == Worker::State::dead; }
   // The first that fails needs a part that never comes, and all others have come to it: they have the round
   // before. All later ones fail, too.
-  bool may_lack_a_dropper(std::uint64_t round) {
+  bool may_lack_a_dropper(std::uint64_t round) const {
     if (round > first_lacking_) return true;
-    first_lacking_ = round;
     const auto is_lacking = [&](const Worker& w) { return w.dropped && w.round <= round; };
     const auto has_come = [&](const Worker& w) {
       return w.dropped || w.state == Worker::State::dead || w.round >= round;

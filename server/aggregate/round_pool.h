@@ -5,10 +5,10 @@
 // program does its next step. If rounds that wait for programs could have all of it, and a program waits for
 // another round before that step, nothing would go on.
 //
-// So there are two kinds of rounds. Of an *announced* one every contributor is here, has sent its header, or
-// is lost for good: it ends without any program's doing. The others never get the last quarter of the shared
-// memory, nor the reserve that each job has: a buffer as large as any partition of the job needs. So an
-// announced round waits for announced ones only.
+// So there are two kinds of rounds. Of an *announced* one every contributor is here, has sent its header, is
+// lost for good, or has dropped the tensor (then it fails): it ends without any program's doing. The others
+// never get the last quarter of the shared memory, nor the reserve that each job has: a buffer as large as
+// any partition of the job needs. So an announced round waits for announced ones only.
 //
 // Who finds nothing waits, first come, first served; announced rounds go before the others, in the order in
 // which they were announced. Nobody overtakes: a large claim at the head holds up the smaller ones behind it,

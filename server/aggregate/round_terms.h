@@ -61,7 +61,7 @@ class RoundTerms {
   Status check_scale(std::uint32_t contributor, const PushPull& header);
   // By itself.
   Status may_use(std::uint32_t contributor, const PushPull& header) const;
-  // Why no round completes any more; ok: they do, or one that has dropped the tensor is only lacked.
+  // Why every round fails at once; ok: they do not. One that has dropped the tensor is a matter of lacked().
   Error parted(Round round) const;
 
   const PartitionShape& shape_;

@@ -21,8 +21,8 @@
 // A round that cannot complete (wrong length, the root is lost) fails for all: its error takes the place of
 // the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left
 // or dropped the tensor, no later round completes either: the tensor fails on all ranks, and all rounds here
-// with the same error until it is dropped. If one has dropped it, the round fails when all others have come:
-// who is still in the round before, which is complete, is to have its result.
+// with the same error until it is dropped. If one has dropped it, the round fails when all others have come
+// to it, and each has the result of the round before.
 //
 // In mode slot both slots take their memory from the job's pool when the round needs it, and give it back
 // when all takers have stored the answer. A round that gets none waits like one without a second slot. The

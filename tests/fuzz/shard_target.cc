@@ -2,6 +2,7 @@
 // contributions, requests to send, resumed rounds and retained aggregates with payloads that come whole,
 // late, lent or never, on lanes that break, do not read, or are opened again.
 #include <algorithm>
+#include <optional>
 
 #include "client/src/engine/testing/fake_loan.h"
 #include "proto/base/assert.h"
@@ -188,11 +189,13 @@ class Lanes {
     const auto& checked = std::get<DeclareSlices>(*heard);
     const JobLedger::Declaration decision = ledger_.declare(checked, MemoryRoom{});
     if (decision.verdict != JobLedger::Verdict::accepted) return;
-    bool is_granted = false;
-    world_.shard->declare(decision.added, [&](const Status&, std::uint64_t) { is_granted = true; });
-    while (!is_granted)
+    std::optional<std::uint64_t> replaced;
+    world_.shard->declare(decision.added, [&](const Status&, std::uint64_t bytes) { replaced = bytes; });
+    while (!replaced)
       world_.loop.step();
-    ledger_.granted(decision.added.job_run);
+    ledger_.granted(decision.added.job_run, *replaced);
+    world_.shard->when_replaced_are_gone(decision.added.job_run,
+                                         [this, bytes = *replaced] { ledger_.replaced_gone(bytes); });
   }
 
   // ---- lanes ----

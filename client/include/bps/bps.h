@@ -260,7 +260,7 @@ typedef struct bps_handle bps_handle; /* one operation, or drop */
  * bps_tensor return BPS_INVALID_ARGUMENT from now on. When every rank has dropped the tensor, has left, or is
  * lost, the servers free its memory. Until then the other ranks go on with it only as far as they need no
  * call of this rank: an operation that does fails with BPS_CONFIGURATION and names this rank, when all others
- * have called it. An asynchronous tensor needs none.
+ * have called it (with `local_group`, when another rank of this host has). An asynchronous tensor needs none.
  *
  * The handle is done when the servers have freed the memory. bps_poll, bps_wait, bps_then and bps_handle_fd
  * work as for an operation. bps_handle_ranks is 0: there is no answer. `handle` may be NULL if nobody waits.

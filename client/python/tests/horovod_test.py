@@ -54,3 +54,11 @@ class JoinTest(CasesTest):
         workers = self.python_workers(scheduler, 5, "joins_after_a_loss", BPS_WORKER_LOSS="shrink")
         for rank, worker in enumerate(workers):
             self.assert_status(worker, -9 if rank in (1, 2) else 0)
+
+
+class RandomTest(CasesTest):
+    program = "random_worker.py"
+
+    def test_programs(self):
+        for size in (2, 3, 5):
+            self.cases(size, f"programs:{size}:12", servers=2)

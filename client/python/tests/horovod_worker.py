@@ -314,6 +314,14 @@ def renamed():
     hvd.barrier()
     slow = slow or [hvd.allreduce_async(torch.ones(10), name="busy", op=hvd.Sum)]
     same(slow[0].synchronize(), torch.full((10,), float(size)))
+    for count in (20, 30):  # what was refused on rank 0 does not count
+        ended = threading.Event()
+        longer = hvd.allreduce_async(torch.ones(count), name="busy", op=hvd.Sum)
+        longer.then(lambda _: ended.set())
+        assert ended.wait(30)
+        same(longer.synchronize(), torch.full((count,), float(size)))
+    for count in (1, 2):
+        same(hvd.allreduce(torch.ones(count), name="\N{LATIN SMALL LETTER E WITH ACUTE}" * 250, op=hvd.Sum), torch.full((count,), float(size)))
     for kind in (hvd.allgather_async, hvd.reducescatter_async, hvd.alltoall_async, hvd.broadcast_async):
         handles = [kind(torch.ones(2 * size), name="twice")] if rank == 0 else []
         if rank == 0:
@@ -530,6 +538,7 @@ def answers():
     refused(hvd.Code.CONFIGURATION, "no timeline", lambda: hvd.start_timeline("file"))
     refused(hvd.Code.CONFIGURATION, "no timeline", hvd.stop_timeline)
     refused(hvd.Code.CONFIGURATION, "bps.torch.elastic.run is not there", lambda: hvd.elastic.run(answers))
+    refused(hvd.Code.CONFIGURATION, "bps.torch.elastic.State is not there", lambda: type("Mine", (hvd.elastic.State,), {}))
     assert not hasattr(hvd.elastic, "walk")
     model = torch.nn.Linear(2, 2)
     for pattern, call in (("3 is no handle", lambda: hvd.synchronize(3)), ("None is no handle", lambda: hvd.poll(None)),

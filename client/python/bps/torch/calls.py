@@ -4,6 +4,7 @@ A group of bps compares the calls of its ranks: kind, operation, type and length
 Horovod compares more: names, shapes, the types of what is copied. And after ranks have called different things, a program of
 Horovod goes on, where a group is of no use any more. Both are made good here.
 """
+import hashlib
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
@@ -21,6 +22,7 @@ Begin = Callable[[Group], Sequence[bps_handle.Handle]]
 
 _DIFFER = "ranks make the same calls, in the same order, with the same arguments; the next call may go on"
 _CODE_BITS = 24
+_MOST_BYTES = 384  # of a group's name
 _PAUSE_S = 0.1
 
 
@@ -170,8 +172,8 @@ class CallGroup:
         return self._made().join()
 
     def gather(self, mine: bytes, timeout_s: float) -> Dict[int, bytes]:
-        """What each rank gives, which has no zeros, without those that are lost: so they are sums. When nothing else is under
-        way."""
+        """The bytes of each rank, none of which is zero, without ranks that are lost. Made of sums, which go on when a rank is
+        lost. When nothing else is under way."""
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(mine)
         self._made().push_pull(memory_of_tensor(lengths), op=Op.SUM).wait(timeout_s)
@@ -235,9 +237,15 @@ def calls_of_name(place: World, name: str) -> CallGroup:
     order, and those of different names in any order."""
     if name not in place.name_groups:
         ranks = place.names[name].ranks if name in place.names else None
-        place.name_groups[name] = CallGroup(place, f"torch.name/{name}", range(place.client.world_size) if ranks is None else ranks)
+        place.name_groups[name] = CallGroup(place, _name_of_group(name), range(place.client.world_size) if ranks is None else ranks)
     group: CallGroup = place.name_groups[name]
     return group
+
+
+def _name_of_group(name: str) -> str:
+    """Names of groups are shorter than those of tensors may be."""
+    short = f"torch.name/{name}"
+    return short if len(short.encode()) <= _MOST_BYTES else f"torch.name/{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def groups_of(place: World) -> Dict[int, CallGroup]:

@@ -1,17 +1,23 @@
-"""Horovod's horovod.torch.elastic: its names, which say that it is not there when they are called."""
+"""Horovod's horovod.torch.elastic, which is not there: a use of one of its names is an error that says so."""
 from typing import Any, NoReturn
 
 from ..errors import Code, Error
 
-_NAMES = ("ElasticSampler", "ObjectState", "State", "TorchState", "run", "run_fn")
+_FUNCTIONS = ("run", "run_fn")
+_CLASSES = ("ElasticSampler", "ObjectState", "State", "TorchState")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise Error(Code.CONFIGURATION, f"bps.torch.elastic.{name} is not there: a job has the ranks that it was started with",
+                "start all ranks again from the last checkpoint, as deploy/operations.md describes")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"bps.torch.elastic has no {name}")
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        _refuse(name)
 
-    def is_not_there(*_: Any, **__: Any) -> NoReturn:
-        raise Error(Code.CONFIGURATION, f"bps.torch.elastic.{name} is not there: a job has the ranks that it was started with",
-                    "start all ranks again from the last checkpoint, as deploy/operations.md describes")
-
-    return is_not_there
+    if name in _FUNCTIONS:
+        return refuse
+    if name in _CLASSES:
+        return type(name, (), {"__new__": refuse, "__init_subclass__": classmethod(refuse)})
+    raise AttributeError(f"bps.torch.elastic has no {name}")

@@ -97,9 +97,12 @@ class TensorHandle(Handle):
         return self._operation is None or self._operation.poll()
 
     def then(self, function: bps_handle.Callback) -> None:
-        """See bps.Handle.then. Only tensors that need no copy are complete inside the function."""
-        assert self._operation is not None
-        self._operation.then(function)
+        """See bps.Handle.then. Only tensors that need no copy are complete inside the function. What a group makes again has not
+        been checked: see CallHandle.then."""
+        if self._operation is None and self._repeated is None:
+            self._repeat()
+        ending: Any = self._operation or self._repeated
+        ending.then(function)
 
     def wait_stream(self) -> torch.Tensor:
         """Lets PyTorch's current stream wait for the result; for tensors on a GPU. The call blocks until the last copy is

@@ -53,7 +53,10 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
     if target is None:
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
     if name is not None and name in world().name_groups:
-        return _start_round(source, target, name, how, world().count_round(name))
+        number = world().next_round(name)
+        begun = _start_round(source, target, name, how, number)
+        world().rounds[name] = number
+        return begun
     again = functools.partial(_start_round, source, target, name, how) if has_calls and name is not None else None
     return start_declared(source, target, name, op, priority, compression, scale, again)
 
@@ -70,12 +73,14 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{given.numel()}")
     may_be_longer = name is not None and place.calls_without_names and not is_on_gpu(given)
     repeat: Optional[Callable[[], Handle]] = None
+    number = 0 if name is None else place.next_round(name)
     if again is not None and name is not None and (name in place.names or name not in place.client._declared):
-        repeat = functools.partial(again, place.count_round(name))
+        repeat = functools.partial(again, number)
     try:
-        if name is not None and repeat is not None and may_be_longer and place.is_in_doubt(name, dtype, given.numel()):
+        if name is not None and repeat is not None and may_be_longer and place.leave_to_group(name, dtype, given.numel()):
             handle = TensorHandle(target, None, None, None, place, repeat, name)
             handle.advance()
+            place.rounds[name] = number
             return handle
         tensor = place.tensor(name or unnamed or "", dtype, given.numel(), priority, may_be_longer)
         operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
@@ -83,11 +88,14 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
     except BaseException as error:
         if isinstance(error, Error) and error.code == Code.CONFIGURATION:
             place.drop_failed(place.client._declared.get(name or unnamed or ""))
-            if repeat is not None and not is_on_gpu(given):
+            if name is not None and repeat is not None and not is_on_gpu(given):
+                place.rounds[name] = number
                 return TensorHandle(target, None, None, unnamed, place, repeat, name)
         if unnamed is not None:
             place.release_unnamed(unnamed)
         raise
+    if name is not None and repeat is not None:
+        place.rounds[name] = number
     return TensorHandle(target, operation, staging, unnamed, place, repeat, name)
 
 

@@ -78,16 +78,22 @@ class World:
         self.names[name] = spec
         return tensor
 
-    def is_in_doubt(self, name: str, dtype: DType, count: int) -> bool:
-        """Is this call unlike those before it under the name, or without elements? Then the others may call something else, and
-        only a group compares that. What this rank has declared is dropped: so calls of others that it does not match end."""
+    def leave_to_group(self, name: str, dtype: DType, count: int) -> bool:
+        """True: this call is longer than those before it under the name, of another type, or without elements. Perhaps it is so on
+        this rank alone, and only a group compares that. What this rank has declared is dropped: so calls of other ranks that
+        are still as before fail."""
         known = self.client._declared.get(name)
-        if known is None and count == 0:
-            self.tensor(name, dtype, 0)  # others that declare it longer hear of it
-        elif known is not None and known.part is None and (known.dtype != dtype or known.count < count or known.count > count == 0):
-            self._dropped.append(self.client.drop(known))
-            return True
-        return count == 0
+        if known is None:
+            if count == 0:
+                self.tensor(name, dtype, 0)  # then it is an error to declare it longer
+            return count == 0
+        mine = self.names.get(name)
+        if mine is None or (mine.dtype, mine.count) != (known.dtype, known.count):
+            return False  # the program has declared it
+        if known.dtype == dtype and (known.count == count or known.count >= count > 0):
+            return count == 0
+        self._dropped.append(self.client.drop(known))
+        return True
 
     def drop_failed(self, tensor: Optional[Tensor]) -> None:
         """After ranks have called different things with it. Its name is declared anew by its next use."""
@@ -179,9 +185,9 @@ class World:
                     handle.advance()
         operation.wait()
 
-    def count_round(self, name: str) -> int:
-        self.rounds[name] += 1
-        return self.rounds[name]
+    def next_round(self, name: str) -> int:
+        """The number of a call under this name. One that has begun is noted in `rounds`."""
+        return self.rounds[name] + 1
 
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
