@@ -393,9 +393,10 @@ def daemons_of_my_own():
     """Says who runs them, and waits to be ended."""
     rank, size = begin()
     dist.all_reduce(torch.ones(3))
-    signal.signal(signal.SIGUSR1, lambda *_: None)
+    is_over = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: is_over.set())
     print("under way", flush=True)
-    signal.pause()
+    is_over.wait()
     try:
         dist.destroy_process_group()
     except RuntimeError as error:  # its daemons are gone
@@ -406,13 +407,13 @@ def dies_as_it_begins():
     """Rank 0, when it has started a daemon that nobody holds yet, and whose keeper has not begun."""
     from bps.torch.backend import cluster
 
-    def die(_cluster, _folder, _meeting, keeper):
+    def die(_cluster, _folder, _meeting, keeper=None):
         os.kill(keeper.pid, signal.SIGSTOP)
         print(f"keeper {keeper.pid}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
     if os.environ["RANK"] == "0":
-        cluster.Cluster.add = die
+        cluster.Cluster.hold = die
     try:
         begin()
     except RuntimeError as error:

@@ -4,6 +4,7 @@ Rank 0 starts a scheduler, and the first rank of each host a server, as processe
 exchange the scheduler's address and the key of the cluster through torch's store. Whoever reads the store has the key. A daemon
 ends 10 s after the last rank of its host has ended.
 """
+import atexit
 import errno
 import ipaddress
 import json
@@ -35,12 +36,6 @@ class Cluster:
 
     def __init__(self) -> None:
         self._held: List[int] = []
-        self._started: "List[Tuple[subprocess.Popen[bytes], str]]" = []
-
-    def add(self, folder: str, meeting: Meeting, keeper: "subprocess.Popen[bytes]") -> None:
-        """Holds one that this rank has started."""
-        self._started.append((keeper, folder))
-        self.hold(folder, meeting, keeper)
 
     def hold(self, folder: str, meeting: Meeting, keeper: "Optional[subprocess.Popen[bytes]]" = None) -> None:
         """Error.code OS: the daemon has ended."""
@@ -65,13 +60,23 @@ class Cluster:
         held, self._held = self._held, []
         for descriptor in held:
             os.close(descriptor)
-        for keeper, folder in self._started:
-            if keeper.poll() is not None:  # it has left its log, which nobody has read
-                shutil.rmtree(folder, ignore_errors=True)
+        _remove_what_is_left()
 
 
-# Until they end by themselves, which may be after this process.
-_keepers: "List[subprocess.Popen[bytes]]" = []
+# Keepers that this process has started, with their folders, until they end by themselves, which may be after this process.
+_keepers: "List[Tuple[subprocess.Popen[bytes], str]]" = []
+
+
+def _remove_what_is_left() -> None:
+    """Of keepers that have ended: the log, which nobody has read, or all, if one was killed."""
+    for keeper, folder in list(_keepers):
+        if keeper.poll() is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            _keepers.remove((keeper, folder))
+
+
+atexit.register(_remove_what_is_left)  # of one that was about to end when its job did
+os.register_at_fork(after_in_child=_keepers.clear)
 
 
 def _check(folder: str, keeper: "Optional[subprocess.Popen[bytes]]") -> None:
@@ -198,8 +203,9 @@ def _start(name: str, key: _KeyFile, arguments: List[str], cluster: Cluster, mee
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    _keepers[:] = [one for one in _keepers if one.poll() is None] + [keeper]
-    cluster.add(folder, meeting, keeper)
+    _remove_what_is_left()
+    _keepers.append((keeper, folder))
+    cluster.hold(folder, meeting, keeper)
 
     def is_there() -> bool:
         _check(folder, keeper)
