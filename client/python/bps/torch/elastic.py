@@ -1,4 +1,4 @@
-"""Horovod's horovod.torch.elastic, which is not there: a use of one of its names is an error that says so."""
+"""The names of horovod.torch.elastic. Their use raises an error: bps has no elastic jobs."""
 from typing import Any, NoReturn
 
 from ..errors import Code, Error
