@@ -52,35 +52,32 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         return _start_call(source, target, name, how, calls_of(process_set))
     if target is None:
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
-    if name is not None and name in world().name_groups:
-        number = world().next_round(name)
-        begun = _start_round(source, target, name, how, number)
-        world().rounds[name] = number
-        return begun
-    again = functools.partial(_start_round, source, target, name, how) if has_calls and name is not None else None
-    return start_declared(source, target, name, op, priority, compression, scale, again)
+    if name is None or not has_calls:
+        return start_declared(source, target, name, op, priority, compression, scale)
+    with world().counted_round(name) as number:
+        as_call = functools.partial(_start_round, source, target, name, how, number)
+        if name in world().name_groups:
+            return as_call()
+        return start_declared(source, target, name, op, priority, compression, scale, as_call)
 
 
 def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
                    compression: Any = None, scale: Scale = Scale(),
-                   again: Optional[Callable[[int], Handle]] = None) -> TensorHandle:
+                   again: Optional[Callable[[], Handle]] = None) -> TensorHandle:
     """As start(), of a declared tensor. Without a name it has one that tells its type, length and turn. again: makes the same as
-    a call of a group, given the number of the round; see TensorHandle."""
+    a call of a group; see TensorHandle."""
     place = world()
     given, target, staging = _prepared(source, target, name or "the tensor", compression, on_host=False)
     output = target if staging is None else staging
     dtype = dtype_of(given, name or "the tensor")
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{given.numel()}")
     may_be_longer = name is not None and place.calls_without_names and not is_on_gpu(given)
-    repeat: Optional[Callable[[], Handle]] = None
-    number = 0 if name is None else place.next_round(name)
-    if again is not None and name is not None and (name in place.names or name not in place.client._declared):
-        repeat = functools.partial(again, number)
+    if name not in place.names and name in place.client._declared:
+        again = None  # the program has declared it
     try:
-        if name is not None and repeat is not None and may_be_longer and place.leave_to_group(name, dtype, given.numel()):
-            handle = TensorHandle(target, None, None, None, place, repeat, name)
+        if again is not None and name is not None and may_be_longer and place.leave_to_group(name, dtype, given.numel()):
+            handle = TensorHandle(target, None, None, None, place, again, name)
             handle.advance()
-            place.rounds[name] = number
             return handle
         tensor = place.tensor(name or unnamed or "", dtype, given.numel(), priority, may_be_longer)
         operation = place.client.push_pull(tensor, memory_of_tensor(given), memory_of_tensor(output), op,
@@ -88,15 +85,12 @@ def start_declared(source: torch.Tensor, target: Optional[torch.Tensor], name: O
     except BaseException as error:
         if isinstance(error, Error) and error.code == Code.CONFIGURATION:
             place.drop_failed(place.client._declared.get(name or unnamed or ""))
-            if name is not None and repeat is not None and not is_on_gpu(given):
-                place.rounds[name] = number
-                return TensorHandle(target, None, None, unnamed, place, repeat, name)
+            if again is not None and not is_on_gpu(given):
+                return TensorHandle(target, None, None, unnamed, place, again, name)
         if unnamed is not None:
             place.release_unnamed(unnamed)
         raise
-    if name is not None and repeat is not None:
-        place.rounds[name] = number
-    return TensorHandle(target, operation, staging, unnamed, place, repeat, name)
+    return TensorHandle(target, operation, staging, unnamed, place, again, name)
 
 
 def _start_round(source: torch.Tensor, target: torch.Tensor, name: str, how: How, number: int) -> Handle:

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import weakref
-from typing import Any, Callable, Collection, Counter, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Collection, Counter, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar
 
 from .._abi import DType
 from .._ending import call_witness, come_to_front
@@ -185,9 +185,12 @@ class World:
                     handle.advance()
         operation.wait()
 
-    def next_round(self, name: str) -> int:
-        """The number of a call under this name. One that has begun is noted in `rounds`."""
-        return self.rounds[name] + 1
+    @contextlib.contextmanager
+    def counted_round(self, name: str) -> Iterator[int]:
+        """The number of a call under this name, which counts if it begins without an error."""
+        number = self.rounds[name] + 1
+        yield number
+        self.rounds[name] = number
 
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
