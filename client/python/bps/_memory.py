@@ -7,8 +7,7 @@ freed nor resized.
 import ctypes
 import math
 import re
-import sys
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from ._abi import MEMORY_CUDA, CBuffer, DType
 from .errors import Code, Error, invalid
@@ -30,7 +29,6 @@ _TYPESTRS = {"<f4": DType.F32, "<f8": DType.F64, "<f2": DType.F16, "|i1": DType.
              "<i8": DType.I64}
 
 _PYBUF_WRITABLE = 0x0001
-_PYBUF_FORMAT = 0x0004
 _PYBUF_C_CONTIGUOUS = 0x0020 | 0x0010 | 0x0008
 
 SUPPORTED = "f32, f64, f16, bf16, i8, u8, i32 and i64 can be reduced; all others can be copied, with a tensor of u8"
@@ -130,20 +128,13 @@ _release_buffer.restype = None
 _release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
 
 
-class _BufferPin:
-    """Holds a buffer that an object exports, so that it cannot be resized; gives it back when it is collected."""
-
-    def __init__(self, thing: Any, writable: bool) -> None:
-        self._held = False
-        self.view = _PyBuffer()
-        flags = _PYBUF_FORMAT | _PYBUF_C_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0)
-        _get_buffer(thing, ctypes.byref(self.view), flags)  # raises what the object raises
-        self._held = True
-
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._held and not finalizing():
-            self._held = False
-            _release_buffer(ctypes.byref(self.view))
+def _pointer(pin: memoryview, writable: bool) -> int:
+    """Raises what the object raises: it is not contiguous, or read-only."""
+    view = _PyBuffer()
+    _get_buffer(pin, ctypes.byref(view), _PYBUF_C_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0))
+    pointer = view.buf
+    _release_buffer(ctypes.byref(view))
+    return pointer or 0
 
 
 def _dtype_of_format(text: str, itemsize: int) -> Optional[DType]:
@@ -237,7 +228,8 @@ def memory_of(thing: Any, what: str, writable: bool = False, as_bytes: bool = Fa
             raise invalid(f"{what} is read-only", "give memory that may be written")
         return thing
     try:
-        memoryview(thing).release()
+        # Not an object of ours with a finalizer: that runs, too, when a handle is collected whose memory is still needed.
+        pin = memoryview(thing)
     except TypeError:
         if hasattr(thing, "__dlpack__") and hasattr(thing, "__dlpack_device__"):
             return _from_dlpack(thing, what, as_bytes)
@@ -249,18 +241,16 @@ def memory_of(thing: Any, what: str, writable: bool = False, as_bytes: bool = Fa
     except (BufferError, ValueError) as problem:
         raise invalid(f"{what}: {problem}", "give its bytes, as array.view('u1')" if as_bytes else SUPPORTED) from None
     try:
-        pin = _BufferPin(thing, writable)
+        pointer = _pointer(pin, writable)
     except (BufferError, ValueError) as problem:
         wanted = "a contiguous array that may be written" if writable else "a contiguous array"
         raise invalid(f"{what}: {problem}", f"give {wanted}") from None
-    view = pin.view
-    form = (view.format or b"B").decode()
     if as_bytes:
-        if _holds_pointers(form):
-            raise invalid(f"{what}: elements of type {form!r} are or hold pointers, which mean nothing on another rank",
+        if _holds_pointers(pin.format):
+            raise invalid(f"{what}: elements of type {pin.format!r} are or hold pointers, which mean nothing on another rank",
                           "copy what they point to")
-        return Memory(view.buf or 0, DType.U8, view.len, pin, not view.readonly)
-    dtype = _dtype_of_format(form, view.itemsize)
+        return Memory(pointer, DType.U8, pin.nbytes, pin, not pin.readonly)
+    dtype = _dtype_of_format(pin.format, pin.itemsize)
     if dtype is None:
-        raise invalid(f"{what}: elements of type {form!r} cannot be reduced", SUPPORTED)
-    return Memory(view.buf or 0, dtype, view.len // view.itemsize, pin, not view.readonly)
+        raise invalid(f"{what}: elements of type {pin.format!r} cannot be reduced", SUPPORTED)
+    return Memory(pointer, dtype, pin.nbytes // pin.itemsize, pin, not pin.readonly)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import unittest.mock
 import weakref
@@ -321,6 +322,21 @@ class ClientTest(unittest.TestCase):
             started += 1
             self.client.push_pull(other, values(1)).wait()
         self.assertIsNone(alive())
+
+    def test_a_collected_handle_leaves_its_memory_to_the_client(self):
+        """In a cycle of garbage, as one that an exception holds: all its finalizers run."""
+        thing = bytearray(1_000_000)
+        tensor, = self.client.declare([bps.TensorSpec("collected", bps.DType.U8, len(thing))])
+        cycle = [self.client.broadcast(tensor, thing)]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        with self.assertRaises(BufferError):
+            thing.append(1)
+        deadline = time.monotonic() + LIMIT
+        while self.client._orphans and time.monotonic() < deadline:
+            self.client.broadcast(tensor, bytearray(len(thing))).wait()
+        thing.append(1)
 
     def test_nothing_is_left_of_ten_thousand_operations(self):
         tensor, array = self.declare(10), values(10)
