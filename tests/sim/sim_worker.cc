@@ -114,9 +114,8 @@ void SimWorker::run() {
   engine_ = std::make_unique<ClientEngine>(
       node_.loop(), transport_, config, log_, nullptr, DataPlane::FindRdma{}, &local_transport_,
       [this](const auto& context, auto& owner) { return make_group(context, owner); });
-  calling_ = true;
+  const Calling calling(calling_);
   engine_->join(once<Status>([this](const Status& status) { on_joined(status); }));
-  calling_ = false;
 }
 
 // Of the ranks of this host, or of this one's GPU.
@@ -165,12 +164,11 @@ void SimWorker::declare(const std::vector<std::size_t>& which) {
   for (const std::size_t t : which) {
     declarations.push_back(job_.plan.tensors[t].declaration());
   }
-  calling_ = true;
+  const Calling calling(calling_);
   engine_->declare(std::move(declarations),
                    once<Result<std::vector<TensorId>>>([this, which](Result<std::vector<TensorId>> ids) {
                      on_declared(which, std::move(ids));
                    }));
-  calling_ = false;
 }
 
 bool SimWorker::declares_late() const {
@@ -285,12 +283,11 @@ void SimWorker::declare_quarrel(bool again) {
                          : quarrel.rank == rank_ && !again            ? kQuarrelElements + 1
                                                                       : kQuarrelElements;
   const std::uint64_t elements = declaration.elements;
-  calling_ = true;
+  const Calling calling(calling_);
   engine_->declare({declaration}, once<Result<std::vector<TensorId>>>(
                                       [this, again, elements](Result<std::vector<TensorId>> ids) {
                                         on_quarrel_declared(again, elements, ids);
                                       }));
-  calling_ = false;
 }
 
 void SimWorker::on_quarrel_declared(bool again, std::uint64_t elements,
@@ -524,9 +521,10 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
       const std::uint64_t deltas = async_digit(*value, Rank{r});
       std::uint64_t& seen = tensors_[tensor].seen[p][r];
       const std::uint64_t begun = job_.begun[tensor][r] - std::min<std::uint64_t>(1, job_.begun[tensor][r]);
-      const bool bounded = plan.staleness != kUnboundedStaleness && operation.round > plan.staleness;
       const bool lost = job_.shrunk.is_lost(Rank{r});
-      std::uint64_t least = std::max(seen, bounded && !lost ? operation.round - plan.staleness : 0);
+      const bool waits = !lost && !job_.has_closed[r];  // for one that has left nobody does
+      const bool bounded = waits && operation.round > plan.staleness;
+      std::uint64_t least = std::max(seen, bounded ? operation.round - plan.staleness : 0);
       if (!lost) least = std::max(least, operation.least[r]);
       if (r == rank_.value ? deltas != operation.round : deltas < least || deltas > begun) {
         return fail(
@@ -543,7 +541,7 @@ void SimWorker::on_iteration_done() {
   if (++iteration_ == job_.plan.rounds) return close_later();
   if (!job_.plan.barriers) return go_on([this] { begin_iteration(); });
   const std::uint64_t entered = ++job_.barriers[rank_.value];
-  calling_ = true;
+  const Calling calling(calling_);
   engine_->barrier(once<Status>([this, entered](const Status& status) {
     if (!status) return give_up(status.error());
     for (std::uint32_t r = 0; r < job_.plan.world_size(); ++r) {
@@ -552,7 +550,6 @@ void SimWorker::on_iteration_done() {
     }
     go_on([this] { begin_iteration(); });
   }));
-  calling_ = false;
 }
 
 void SimWorker::give_up(const Error& error) {
@@ -561,9 +558,11 @@ void SimWorker::give_up(const Error& error) {
   error_at_ = node_.base_of(node_.loop().now());
   if (state_ == State::joining) return close();
   // What comes after the job has failed fails too, and does not hang.
+  // Of a call that lacks a rank which has left, the job goes on without it.
+  const bool goes_on = error.message.find("has left the job") != std::string::npos;
   calling_ = true;
-  engine_->barrier(once<Status>([this](const Status& status) {
-    if (status) fail("a barrier succeeded after the job had failed");
+  engine_->barrier(once<Status>([this, goes_on](const Status& status) {
+    if (status && !goes_on) fail("a barrier succeeded after the job had failed");
   }));
   calling_ = false;
   close();
@@ -581,9 +580,8 @@ void SimWorker::close() {
   state_ = State::closing;
   job_.has_closed[rank_.value] = true;
   close_at_ = node_.loop().now();
-  calling_ = true;
+  const Calling calling(calling_);
   engine_->close(kCloseTimeout, once<Status>([this](const Status& status) { on_closed(status); }));
-  calling_ = false;
 }
 
 void SimWorker::on_closed(const Status& status) {

@@ -127,13 +127,18 @@ class SimWorker {
   // Wraps a callback: counts it, and finds those that come twice, too late or too early.
   template <class Result>
   std::function<void(Result)> once(std::type_identity_t<std::function<void(Result)>> callback);
+  // No callback runs inside a call.
+  struct Calling {
+    explicit Calling(bool& flag) : is_on(flag) { is_on = true; }
+    ~Calling() { is_on = false; }
+    bool& is_on;
+  };
   // Begins a call on a group, whose callback is wrapped so: after an error it does not come.
   template <class Call>
   Status started(Call call) {
     if (state_ != State::running) return make_error(ErrorCode::closed, "it closes");
-    calling_ = true;
+    const Calling calling(calling_);
     const Status begun = call();
-    calling_ = false;
     if (!begun) --callbacks_due_;
     return begun;
   }

@@ -226,20 +226,20 @@ Status GroupMessages::begin_given(GroupRequest&& request) {
   const RoundCall call = request.request.call;
   const std::uint32_t size = size_of_group(group);
   const std::size_t parts = parts_of(group, call);
-  // What this rank gives, to each of the others, or to all the same.
-  const std::vector<std::uint64_t> own =
-      call.is_exchange() ? request.parts : std::vector<std::uint64_t>{request.request.in.bytes.size()};
-  auto lengths = std::make_shared<std::vector<std::uint64_t>>(size * own.size());
-  std::copy(own.begin(), own.end(), lengths->begin() + own_place(group) * own.size());
+  // What this rank gives, to each of the others, or to all the same. Not in place: without `retain` a
+  // connection that breaks would be an error.
+  auto own = std::make_shared<std::vector<std::uint64_t>>(
+      call.is_exchange() ? request.parts : std::vector<std::uint64_t>{request.request.in.bytes.size()});
+  auto lengths = std::make_shared<std::vector<std::uint64_t>>(size * own->size());
 
   GroupRequest first;
   first.group = channel_of_all(id, group, group.lengths, kLengthsPrefix);
   first.dtype = DType::u8;
-  first.parts = Parts::shortest(std::vector<std::uint64_t>(size, own.size() * kWidth));
+  first.parts = Parts::shortest(std::vector<std::uint64_t>(size, own->size() * kWidth));
   first.ticket = request.ticket;
   first.request.call = RoundCall::all_gather();
   first.request.out = buffer_of(reinterpret_cast<std::byte*>(lengths->data()), lengths->size() * kWidth);
-  first.request.in = slice(first.request.out, own_place(group) * own.size() * kWidth, own.size() * kWidth);
+  first.request.in = buffer_of(reinterpret_cast<std::byte*>(own->data()), own->size() * kWidth);
 
   auto kept = std::make_shared<GroupRequest>(std::move(request));
   GroupRequest head;
@@ -254,7 +254,8 @@ Status GroupMessages::begin_given(GroupRequest&& request) {
   const Part part{id, *number, kept->ticket, call.kind, kept->given};
   auto exchange = std::make_shared<Exchange>();
   exchange->is_ready = false;
-  first.request.done = [this, id, part, parts, kept, lengths, exchange](const Result<std::uint32_t>& weight) {
+  first.request.done = [this, id, part, parts, kept, own, lengths,
+                        exchange](const Result<std::uint32_t>& weight) {
     exchange->is_ready = true;
     if (weight) {
       exchange->start = [this, part, kept, lengths] { start_given(part, *kept, *lengths); };
