@@ -51,7 +51,7 @@ struct Settings {
   RdmaSettings rdma;
   std::optional<ByteSize> memory_max;
   ByteSize reorder_budget{64ull << 20};
-  ByteSize call_memory{ServerOptions{}.call_memory};
+  std::optional<ByteSize> call_memory;
   std::optional<BitRate> bandwidth;
   std::string host = host_identity();
   Duration start_timeout = std::chrono::seconds(30);
@@ -86,8 +86,10 @@ void describe(Config& config, Settings& s) {
              "Of it, memory per shard for contributions that wait for a lower rank; sums that wait for more "
              "get half "
              "as much again");
-  config.add("call-memory", s.call_memory,
-             "Of it, memory of each job for calls without names, from the first such call on");
+  config.add(
+      "call-memory", s.call_memory,
+      "Of it, memory of each job for calls without names, from the first such call on; not set: 256 MiB, "
+      "but at most an eighth");
   config.add("bandwidth", s.bandwidth, "Speed of this machine's link, for placement");
   config.add("host", s.host, "Identity of this machine: equal for processes that share one");
   config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");
@@ -173,7 +175,7 @@ class Program final : public Daemon {
     if (shared_memory_ != nullptr && address_space_.bytes != UINT64_MAX)
       options.promised = [this](std::uint64_t bytes) { limit_mappings(bytes); };
     options.reorder_budget = settings_.reorder_budget.bytes;
-    options.call_memory = settings_.call_memory.bytes;
+    if (settings_.call_memory) options.call_memory = settings_.call_memory->bytes;
     options.start_timeout = settings_.start_timeout;
     options.scheduler_grace = settings_.scheduler_grace;
     options.drain_timeout = settings_.drain_timeout;

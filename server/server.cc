@@ -13,9 +13,14 @@
 namespace bps {
 namespace {
 
+// Unless it is said otherwise: so much, and no larger part of all memory for tensors.
+constexpr std::uint64_t kCallMemory = 256ull << 20;
+constexpr std::uint64_t kCallMemoryPart = 8;
+
 MemoryPlan memory_plan(const ServerOptions& options, std::size_t shards) {
+  const std::uint64_t call_memory = std::min(kCallMemory, options.memory_max / kCallMemoryPart);
   return {options.memory_max,   options.reorder_budget, static_cast<std::uint32_t>(shards),
-          options.memory_limit, options.embedded,       options.call_memory};
+          options.memory_limit, options.embedded,       options.call_memory.value_or(call_memory)};
 }
 
 // After so long it says whom it waits for; then each time after twice as long.

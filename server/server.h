@@ -55,8 +55,9 @@ struct ServerOptions {
   // all shards.
   std::uint64_t reorder_budget = 64ull << 20;
   // Of memory_max, what each job may use for rounds of tensors in mode slot, on all shards together. Beside
-  // it there is a buffer on each shard, as large as the largest partition of such a tensor.
-  std::uint64_t call_memory = 256ull << 20;
+  // it there is a buffer on each shard, as large as the largest partition of such a tensor. Empty: 256 MiB,
+  // at most an eighth of memory_max.
+  std::optional<std::uint64_t> call_memory = {};
   // Also takes lanes of workers on this host through it, and sends them aggregates from its memory. Null:
   // over the network only. Outlives the server.
   Transport* shared_memory = nullptr;

@@ -90,7 +90,6 @@ Status LocalCluster::start_server(OneServer& one) {
   options.memory_limit = memory_limit();
   options.memory_max = embedded_memory_max(options.memory_limit);
   options.embedded = true;
-  options.call_memory = std::min(options.call_memory, options.memory_max / 8);
   options.headroom = [] { return memory_headroom(); };
   options.shared_memory = shared_memory_.get();
   Server::Callbacks callbacks;
