@@ -1,8 +1,13 @@
 """Which objects can be pushed and pulled, and how long they are held."""
 import array
 import ctypes
+import gc
+import time
 import unittest
+import unittest.mock
+import weakref
 
+import bps
 import numpy
 from bps import Code, CudaMemory, DType, Error
 from bps._memory import memory_of
@@ -123,3 +128,76 @@ class MemoryTest(unittest.TestCase):
             thing.append(1)
         del memory
         thing.append(1)
+
+
+LIMIT = 120  # seconds after which anything is considered to hang
+
+
+class Array(numpy.ndarray):
+    """An array that weak references can see."""
+
+
+class UnderWayTest(unittest.TestCase):
+    """What an operation keeps alive."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.client = bps.Client(scheduler="embedded:")
+        cls.addClassCleanup(cls.client.close)
+
+    def declare(self, count):
+        return self.client.declare([bps.TensorSpec(self.id(), DType.F32, count)])[0]
+
+    def test_memory_lives_until_the_end_and_no_longer(self):
+        tensor = self.declare(200_000)
+        array = numpy.zeros(200_000, "f4").view(Array)
+        alive = weakref.ref(array)
+        handle = self.client.push_pull(tensor, array)
+        del array
+        gc.collect()
+        self.assertIsNotNone(alive())
+        handle.wait()
+        self.assertIsNone(alive())
+
+    def test_a_dropped_handle_leaves_its_memory_to_the_client(self):
+        tensor = self.declare(2_000_000)
+        array = numpy.zeros(2_000_000, "f4").view(Array)
+        alive = weakref.ref(array)
+        self.client.push_pull(tensor, array)  # nobody keeps the handle
+        orphans = [orphan.memory[0].pointer for orphan in self.client._orphans]
+        self.assertIn(array.ctypes.data, orphans)
+        del array
+        other, = self.client.declare([bps.TensorSpec("sweeper", DType.F32, 1)])
+        started = 0
+        while alive() is not None and started < 100_000:
+            started += 1
+            self.client.push_pull(other, numpy.zeros(1, "f4")).wait()
+        self.assertIsNone(alive())
+
+    def test_a_collected_handle_leaves_its_memory_to_the_client(self):
+        """In a cycle of garbage, as one that an exception holds: all its finalizers run."""
+        thing = bytearray(1_000_000)
+        tensor, = self.client.declare([bps.TensorSpec("collected", DType.U8, len(thing))])
+        cycle = [self.client.broadcast(tensor, thing)]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        with self.assertRaises(BufferError):
+            thing.append(1)
+        deadline = time.monotonic() + LIMIT
+        while self.client._orphans and time.monotonic() < deadline:
+            self.client.broadcast(tensor, bytearray(len(thing))).wait()
+        thing.append(1)
+
+
+class TouchedTest(unittest.TestCase):
+    """Memory that a GPU may still read and write, because an operation has ended with a word of that."""
+
+    def test_what_stays(self):
+        here = CudaMemory(4096, DType.F32, 1)
+        there = memory_of(numpy.zeros(1, "f4"), "values")
+        for status, memory, stays in ((Code.OS, (here,), True), (Code.OS, (there,), False),
+                                      (Code.PEER_LOST, (here,), False), (0, (here,), False)):
+            with unittest.mock.patch("bps.handle._touched", []) as touched:
+                bps.handle.keep_if_touched(memory, status)
+                self.assertEqual(touched, [memory] if stays else [])
