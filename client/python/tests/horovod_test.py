@@ -17,6 +17,7 @@ class HorovodTest(CasesTest):
     def test_ranks_that_differ(self):
         for size in (2, 3):
             self.cases(size, "mismatches", "gathers")
+            self.cases(size, "late", "gathers", BPS_OPERATION_TIMEOUT="2s")
 
     def test_hosts(self):
         """Three ranks on two hosts, and two."""

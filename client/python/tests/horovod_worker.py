@@ -441,6 +441,7 @@ def mismatches():
                 same(hvd.allreduce(torch.ones(7), name=name, op=hvd.Sum), torch.full((7,), float(size)))
         hvd.join()
         same(hvd.allreduce(torch.ones(5), name=name, op=hvd.Sum), torch.full((5,), float(size)))
+    several(odd)
     handle = hvd.allreduce_async(torch.ones(4 if odd else 5))  # nobody waits for it
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)
     refused(hvd.Code.CONFIGURATION, "allreduce", handle.synchronize)
@@ -450,6 +451,38 @@ def mismatches():
             refused(hvd.Code.CONFIGURATION, "allreduce", lambda: hvd.allreduce(torch.ones(4 if odd else 5), process_set=pair))
             assert hvd.allreduce(torch.tensor([1]), op=hvd.Sum, process_set=pair).item() == 2
         assert hvd.allreduce(torch.tensor([1]), op=hvd.Sum).item() == size
+
+
+def several(odd):
+    """Calls that are made of several, at different places of the program."""
+    model, larger = torch.nn.Linear(3, 3), torch.nn.Linear(300, 300)
+
+    def optimizer(one):
+        return lambda: hvd.DistributedOptimizer(torch.optim.SGD(one.parameters(), lr=0.1), one.named_parameters())
+
+    for this, other in (
+            (lambda: hvd.broadcast_parameters(model.state_dict()), lambda: hvd.allgather(torch.ones(2))),
+            (lambda: hvd.broadcast_parameters(model.state_dict()), lambda: hvd.broadcast_object("an object")),
+            (lambda: hvd.broadcast_object("one"), lambda: hvd.broadcast_parameters(larger.state_dict())),
+            (lambda: hvd.broadcast_parameters(larger.state_dict()), lambda: hvd.broadcast_parameters(larger.state_dict(), 1)),
+            (optimizer(model), lambda: hvd.allreduce(torch.ones(3)))):
+        hvd.barrier()
+        refused(hvd.Code.CONFIGURATION, "(broadcast|exchange|allgather|allreduce).* of ", other if odd else this)
+        hvd.broadcast_parameters(model.state_dict())
+        assert hvd.broadcast_object(hvd.rank()) == 0
+
+
+def late():
+    """The others do not wait for rank 1. What it has missed is an error when it comes."""
+    model = torch.nn.Linear(3, 3)
+    hvd.broadcast_parameters(model.state_dict())
+    if hvd.rank() == 1:
+        threading.Event().wait(3)
+    else:
+        refused(hvd.Code.DEADLINE, "missing rank 1", lambda: hvd.broadcast_parameters(model.state_dict()))
+    refused(hvd.Code.CONFIGURATION, "broadcast of l[a-z]* of", lambda: hvd.broadcast_parameters(model.state_dict()))
+    hvd.broadcast_parameters(model.state_dict())
+    assert hvd.broadcast_object(hvd.rank()) == 0
 
 
 def killed(how):

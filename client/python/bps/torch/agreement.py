@@ -9,7 +9,7 @@ from typing import Any, Counter, Deque, List, NamedTuple, Optional, Sequence, Tu
 
 import torch
 
-from .._abi import DType, Op
+from .._abi import Op
 from .._memory import memory_of
 from ..errors import Code, Error
 from ..group import Group
@@ -80,18 +80,16 @@ def greatest(world: World, values: bytearray, members: Optional[Members] = None)
     if members is not None:
         members.group.push_pull(values, op=Op.MAX).wait()
         return
-    count = -(-len(values) // _STEP) * _STEP
-    tensor = world.tensor(f"agreement.{count}", DType.U8, count)
-    padded = values + bytearray(count - len(values))
-    Parcel(world, padded, lambda given: world.client.push_pull(tensor, given, op=Op.MAX)).wait()
+    padded = values + bytearray(-len(values) % _STEP)
+    Parcel(world, padded, "flags", op=Op.MAX).wait()
     values[:] = padded[:len(values)]
 
 
-def _broadcast(world: World, data: bytearray, root: int, members: Optional[Members]) -> None:
+def _broadcast(world: World, data: bytearray, root: int, members: Optional[Members], what: str) -> None:
     if members is not None:
         members.group.broadcast(data, root).wait()
     else:
-        broadcast_bytes(world, [memory_of(data, "listing", writable=True)], root)
+        broadcast_bytes(world, [memory_of(data, "listing", writable=True)], root, what)
 
 
 def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], what: str,
@@ -103,9 +101,9 @@ def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], w
     mine = _listing(tensors)
     data = bytearray(json.dumps(mine).encode())
     length = bytearray(len(data).to_bytes(8, "little"))
-    _broadcast(world, length, root, members)
+    _broadcast(world, length, root, members, "length of a listing")
     theirs = bytearray(data if rank == root else int.from_bytes(length, "little"))
-    _broadcast(world, theirs, root, members)
+    _broadcast(world, theirs, root, members, "listing of tensors")
     difference = first_difference(mine, json.loads(theirs.decode()), root)
 
     flags = bytearray(len(ranks))

@@ -58,7 +58,7 @@ def _broadcast_all(tensors: Sequence[torch.Tensor], root: int) -> None:
     for batch in _batches([tensor.detach() for tensor in tensors]):
         copies = [_on_host(tensor, with_values=is_root) for tensor in batch]
         memories: List[Memory] = [memory_of_tensor(copy, DType.U8) for copy in copies]
-        broadcast_bytes(world(), memories, root)
+        broadcast_bytes(world(), memories, root, "tensors")
         with torch.no_grad():
             for tensor, copy in zip(batch, copies):
                 if copy is not tensor and not is_root:
@@ -164,10 +164,10 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
     data = bytearray(pickle.dumps(obj)) if is_root else bytearray()
     if is_all(process_set):
         length = bytearray(len(data).to_bytes(8, "little"))
-        broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank)
+        broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank, "length of an object")
         if not is_root:
             data = bytearray(int.from_bytes(length, "little"))
-        broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank)
+        broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank, "an object")
         return obj if is_root else pickle.loads(data)
     calls_of(process_set).job_rank(root_rank)
     return _gathered(bytes(data), process_set)[calls_of(process_set).ranks.index(root_rank)]

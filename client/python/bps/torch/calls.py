@@ -249,7 +249,15 @@ def _name_of_group(name: str) -> str:
 
 
 def groups_of(place: World) -> Dict[int, CallGroup]:
+    """By the numbers of process sets."""
     groups: Dict[int, CallGroup] = place.call_groups
     return groups
+
+
+def calls_of_all(place: World) -> CallGroup:
+    groups = groups_of(place)
+    if 0 not in groups:
+        groups[0] = CallGroup(place, "torch.world", range(place.client.world_size))
+    return groups[0]
 
 

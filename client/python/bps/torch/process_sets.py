@@ -5,7 +5,7 @@ from typing import Any, List, Optional, Sequence, Union
 from ..errors import Code, Error, invalid
 from . import world as job
 from .about import ask_for_hosts
-from .calls import CallGroup, groups_of
+from .calls import CallGroup, calls_of_all, groups_of
 from .world import World, world
 
 
@@ -67,12 +67,12 @@ def is_all(process_set: Optional[ProcessSet]) -> bool:
 
 def calls_of(process_set: Optional[ProcessSet] = None) -> CallGroup:
     """Where its ranks call. Error: INVALID_ARGUMENT if it is not in use."""
-    groups = groups_of(world())
     number = 0 if process_set is None else process_set.process_set_id
     if number is None:
         raise invalid(f"{process_set} is not in use", "give it to add_process_set(), or to init(process_sets=[...])")
-    if number == 0 and number not in groups:
-        groups[0] = CallGroup(world(), "torch.world", range(world().client.world_size))
+    if number == 0:
+        return calls_of_all(world())
+    groups = groups_of(world())
     if number not in groups:
         raise invalid(f"{process_set} is of an earlier job", "give it to add_process_set()")
     return groups[number]

@@ -1,18 +1,18 @@
-"""Broadcast of any amount of bytes through a few tensors of fixed size.
+"""Bytes of the host that all ranks exchange: what they compare, and broadcasts of any amount.
 
-A declared tensor stays declared, on the servers and here, for as long as the job runs; parameters and optimizer state are
-sent once or seldom, and objects have another length each time. So their bytes, one after another, go in pieces through
-the same few tensors.
+They are calls without names, so ranks that are at different places in the program hear of it at once, and may go on. A job whose
+ranks sum first has none. There a few tensors are declared, which stay on the servers for as long as the job runs; parameters and
+optimizer state are sent once or seldom, and objects have another length each time. So bytes of a broadcast go in pieces of few
+sizes, one after another.
 """
 import ctypes
-import functools
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from .._abi import DType
+from .._abi import DType, Op
 from .._memory import Memory
-from ..handle import Handle
+from .calls import calls_of_all
 from .tensors import memory_of_tensor
 from .world import World
 
@@ -50,21 +50,31 @@ def _padded(count: int) -> int:
 
 
 class Parcel:
-    """Bytes of the host under way, in an operation that is in place. A job whose ranks sum on their GPUs takes no host
-    memory: there they go by way of this rank's GPU."""
+    """Bytes under way, in place. Of a job whose ranks sum on their GPUs they go by way of this rank's GPU: such a job takes no
+    host memory."""
 
-    def __init__(self, world: World, buffer: bytearray, start: Callable[[Any], Handle]) -> None:
+    def __init__(self, world: World, buffer: bytearray, what: str, op: Optional[Op] = None, root: int = 0, slot: int = 0) -> None:
+        """op: of a reduction; None: a broadcast from the root. what: for the error when ranks call different things."""
         self._buffer = buffer
         self._carrier: Optional[torch.Tensor] = None
-        if not world.sums_on_gpus:
-            self._handle = start(buffer)
+        if world.calls_without_names:
+            kind, where = ("broadcast", f"from rank {root}") if op is None else (f"exchange ({op.name.lower()})", "of each rank")
+            self._wait = calls_of_all(world).start(kind, None, f"{what}, {len(buffer)} bytes {where}", lambda group: [
+                group.broadcast(buffer, root) if op is None else group.push_pull(buffer, op=op)], lambda: None).synchronize
             return
-        self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(torch.device("cuda", world.client.info().cuda_device))
-        self._handle = start(memory_of_tensor(self._carrier))
+        given: Any = buffer
+        if world.sums_on_gpus:
+            gpu = torch.device("cuda", world.client.info().cuda_device)
+            self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(gpu)
+            given = memory_of_tensor(self._carrier)
+        kind = "broadcast" if op is None else op.name.lower()
+        tensor = world.tensor(f"bytes.{kind}.{len(buffer)}.{slot}", DType.U8, len(buffer))
+        client = world.client
+        self._wait = (client.broadcast(tensor, given, root) if op is None else client.push_pull(tensor, given, op=op)).wait
 
     def wait(self) -> None:
         """Afterwards the result is in the buffer."""
-        self._handle.wait()
+        self._wait()
         if self._carrier is not None:
             torch.frombuffer(self._buffer, dtype=torch.uint8).copy_(self._carrier)
 
@@ -91,19 +101,18 @@ def _copy(buffer: bytearray, parts: List[_Part], out: bool) -> None:
         position += count
 
 
-def broadcast_bytes(world: World, memories: Sequence[Memory], root: int) -> None:
-    """Copies the root's `memories` into those of all others, which must be as long together; returns when it is done."""
+def broadcast_bytes(world: World, memories: Sequence[Memory], root: int, what: str) -> None:
+    """Copies the root's `memories` into those of all others, which must be as long together; returns when it is done. what: for
+    the error when ranks call different things."""
     is_root = world.client.rank == root
     under_way: List[_Slot] = []
     for number, parts in enumerate(pieces(memories)):
         if len(under_way) == _SLOTS:
             under_way.pop(0).finish(scatter=not is_root)
-        size = _padded(sum(count for _, count in parts))
-        buffer = bytearray(size)
+        size = sum(count for _, count in parts)
+        buffer = bytearray(size if world.calls_without_names else _padded(size))
         if is_root:
             _copy(buffer, parts, out=False)
-        tensor = world.tensor(f"broadcast.{size}.{number % _SLOTS}", DType.U8, size)
-        parcel = Parcel(world, buffer, functools.partial(world.client.broadcast, tensor, root=root))
-        under_way.append(_Slot(parcel, buffer, parts))
+        under_way.append(_Slot(Parcel(world, buffer, what, root=root, slot=number % _SLOTS), buffer, parts))
     for slot in under_way:
         slot.finish(scatter=not is_root)

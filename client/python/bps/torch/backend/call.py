@@ -104,7 +104,7 @@ class Call:
             raise self.error
 
     def time_out(self, error: Optional[Error] = None) -> None:
-        timed_out = dist.DistBackendError(f"{self.what}: timed out after {self.timeout_s:g} s"
+        timed_out = dist.DistBackendError(f"{self.what}: its timeout of {self.timeout_s:g} s is over"
                                           + (f": {error.message}" if error is not None else ""))
         timed_out.__cause__ = error
         self.end(timed_out)
