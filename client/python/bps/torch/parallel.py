@@ -21,5 +21,6 @@ class DistributedDataParallel(TorchDDP):
         if not torch.distributed.is_initialized():
             init_process_group()
         is_on_host = all(parameter.device.type == "cpu" for parameter in module.parameters())
-        super().__init__(module, None if is_on_host else device_ids, broadcast_buffers=broadcast_buffers)
+        given = {} if broadcast_buffers else {"broadcast_buffers": False}  # newer PyTorch warns of it, where it is given
+        super().__init__(module, None if is_on_host else device_ids, **given)
         self.register_comm_hook(state(self.process_group, compression=compression), comm_hook)
