@@ -112,15 +112,22 @@ GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::siz
   return call;
 }
 
+// A tensor of parts without elements is at no server, where ranks that call something else would meet.
+RoundCall GroupCalls::in_slots(const RoundCall& call, std::uint64_t count) {
+  return call.is_of_parts() && count == 0 ? RoundCall(Operation::sum) : call;
+}
+
 Status GroupCalls::begin(GroupRequest&& request) {
   const auto found = usable(request.group);
   if (!found) return found.error();
   Group& group = **found;
   const std::uint64_t count = request.count();
+  const RoundCall call = in_slots(request.request.call, count);
   const std::vector<CallPiece> pieces =
-      group.plan.next(number_of(group, request), request.request.call, request.dtype, count, request.parts);
+      group.plan.next(number_of(group, request), call, request.dtype, count, request.parts);
   if (group.plan.retired() != 0) retire(group, group.plan.retired());
   const std::uint64_t number = open(group, request, pieces.size()).said.number;
+  request.request.call = call;
   request.request.number = number;
   request.request.whole = count;
   for (const CallPiece& piece : pieces) {

@@ -181,6 +181,7 @@ class GroupCalls {
   // It takes calls.
   Result<Group*> usable(GroupId id) const;
   static std::uint64_t number_of(const Group& group, const GroupRequest& request);
+  static RoundCall in_slots(const RoundCall& call, std::uint64_t count);
   Call& open(Group& group, GroupRequest& request, std::size_t parts);
   void declare_group(Group& group);
   void declare_tensor(Group& group);

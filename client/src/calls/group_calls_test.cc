@@ -274,6 +274,26 @@ TEST_CASE("group calls: the end of the job ends what waits, and what is under wa
   CHECK(w.failed.empty());
 }
 
+TEST_CASE("group calls: parts of nothing are a round, in which ranks meet") {
+  CallWorld w;
+  for (const RoundCall& call : {RoundCall::reduce_scatter(Operation::max), RoundCall::all_gather()}) {
+    GroupRequest request;
+    request.parts = {0};
+    request.request.call = call;
+    request.request.done = [](const Result<std::uint32_t>& weight) { CHECK(weight.ok()); };
+    REQUIRE(w.calls.begin(std::move(request)).ok());
+    w.declare_all();
+    REQUIRE(w.rounds.size() == 1);
+    CHECK_FALSE(w.rounds[0].call.is_of_parts());
+    CHECK(w.declared[w.rounds[0].tensor.value].parts.empty());
+    CHECK(w.declared[w.rounds[0].tensor.value].elements > 0);
+    REQUIRE(w.calls.open_calls({}).size() == 1);
+    CHECK(w.calls.open_calls({})[0].call.call == call);  // what is compared
+    w.end_round();
+  }
+  CHECK(w.calls.idle());
+}
+
 TEST_CASE("group calls: slots of parts that are not kept any more are dropped when they are idle") {
   CallWorld w;
   const auto gather = [&](std::uint64_t part) {
