@@ -10,7 +10,6 @@ from .. import handle as bps_handle
 from .._abi import Op
 from ..client import Scale
 from ..errors import invalid
-from ..group import Group
 from .backend import buffers
 from .calls import CallGroup, described
 from .compression import NoneCompressor, is_own, wire_dtype_of
@@ -152,12 +151,8 @@ def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: Op
     memory, output = memory_of_tensor(sent), memory_of_tensor(place)
     row = torch.Size(given.shape[1:]).numel()
     parts = [count * row for count in counts]
-
-    def begin(group: Group) -> List[bps_handle.Handle]:
-        # Of a call of parts without elements no other rank would hear.
-        return [group.reduce_scatter(memory, output, how.op, parts) if sent.numel() else group.push_pull(memory, op=how.op)]
-
-    return calls.start("reducescatter", name, f"{how.op.name.lower()} of {described(sent)}", begin,
+    return calls.start("reducescatter", name, f"{how.op.name.lower()} of {described(sent)}",
+                       lambda group: [group.reduce_scatter(memory, output, how.op, parts)],
                        lambda: scaled(place, postscale_factor).to(given.device, given.dtype))
 
 
