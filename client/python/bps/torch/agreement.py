@@ -1,55 +1,19 @@
 """Do all ranks have the same model? Asked before anything is exchanged, because a tensor that one rank lacks would make
 the others wait for it until their deadline."""
-import collections
-import contextlib
-import hashlib
 import json
-import weakref
-from typing import Any, Counter, Deque, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 
 from .._abi import Op
 from .._memory import memory_of
 from ..errors import Code, Error
-from ..group import Group
+from .calls import CallGroup
 from .stream import Parcel, broadcast_bytes
 from .world import World
 
 _Entry = List[str]
 _STEP = 1024  # lengths of `greatest` are multiples of it, so that few tensors are declared
-
-
-class Members(NamedTuple):
-    """Ranks of the job with a group of their own. The group is dropped when its owner is gone: when the next one is made,
-    because the collector may come at any moment."""
-
-    name: str
-    group: Group
-    ranks: Optional[Sequence[int]]  # None: all of the job
-    size: int
-
-    @classmethod
-    def make(cls, world: World, owner: object, name: str, ranks: Optional[Sequence[int]] = None) -> "Members":
-        with contextlib.suppress(IndexError):
-            while True:
-                with contextlib.suppress(Error):  # of a job that is over
-                    _unused.popleft().drop()
-        group = world.client.group(name, ranks)
-        weakref.finalize(owner, _unused.append, group).atexit = False
-        return cls(name, group, ranks, world.client.world_size if ranks is None else len(ranks))
-
-    @classmethod
-    def of_set(cls, world: World, owner: object, ranks: Sequence[int]) -> "Members":
-        """The n-th for these ranks has the same name on all of them."""
-        counts = _made.setdefault(world, collections.Counter())
-        key = hashlib.sha256(json.dumps(ranks).encode()).hexdigest()[:16]
-        counts[key] += 1
-        return cls.make(world, owner, f"optimizer.{key}.{counts[key]}", ranks)
-
-
-_unused: Deque[Group] = collections.deque()
-_made: "weakref.WeakKeyDictionary[World, Counter[str]]" = weakref.WeakKeyDictionary()
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -75,40 +39,30 @@ def first_difference(mine: List[_Entry], theirs: List[_Entry], root: int = 0) ->
     return None
 
 
-def greatest(world: World, values: bytearray, members: Optional[Members] = None) -> None:
-    """Each of `values` becomes the greatest that a rank has there."""
-    if members is not None:
-        members.group.push_pull(values, op=Op.MAX).wait()
-        return
+def greatest(world: World, values: bytearray, calls: Optional[CallGroup] = None) -> None:
+    """Each of `values` becomes the greatest that a rank has there. calls: of the ranks, if not all."""
     padded = values + bytearray(-len(values) % _STEP)
-    Parcel(world, padded, "flags", op=Op.MAX).wait()
+    Parcel(world, padded, "flags", op=Op.MAX, calls=calls).wait()
     values[:] = padded[:len(values)]
 
 
-def _broadcast(world: World, data: bytearray, root: int, members: Optional[Members], what: str) -> None:
-    if members is not None:
-        members.group.broadcast(data, root).wait()
-    else:
-        broadcast_bytes(world, [memory_of(data, "listing", writable=True)], root, what)
-
-
 def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], what: str,
-                    members: Optional[Members] = None) -> None:
+                    calls: Optional[CallGroup] = None) -> None:
     """Returns on every rank, or raises on every rank. Code.CONFIGURATION, naming the ranks that differ from the first one,
-    and on those the first difference. members: the ranks, if not all."""
-    ranks: Any = range(world.client.world_size) if members is None else members.ranks
+    and on those the first difference. calls: of the ranks, if not all."""
+    ranks: Sequence[int] = range(world.client.world_size) if calls is None else calls.ranks
     root, rank = ranks[0], world.client.rank
     mine = _listing(tensors)
     data = bytearray(json.dumps(mine).encode())
     length = bytearray(len(data).to_bytes(8, "little"))
-    _broadcast(world, length, root, members, "length of a listing")
+    broadcast_bytes(world, [memory_of(length, "length", writable=True)], root, "length of a listing", calls)
     theirs = bytearray(data if rank == root else int.from_bytes(length, "little"))
-    _broadcast(world, theirs, root, members, "listing of tensors")
+    broadcast_bytes(world, [memory_of(theirs, "listing", writable=True)], root, "listing of tensors", calls)
     difference = first_difference(mine, json.loads(theirs.decode()), root)
 
     flags = bytearray(len(ranks))
     flags[ranks.index(rank)] = 0 if difference is None else 1
-    greatest(world, flags, members)
+    greatest(world, flags, calls)
     others = [one for one, flag in zip(ranks, flags) if flag]
     if not others:
         return

@@ -254,6 +254,16 @@ def groups_of(place: World) -> Dict[int, CallGroup]:
     return groups
 
 
+def calls_of_ranks(place: World, ranks: Sequence[int]) -> CallGroup:
+    """Of optimizers over these ranks, for what they compare."""
+    key = tuple(ranks)
+    if key not in place.rank_groups:
+        short = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+        place.rank_groups[key] = CallGroup(place, f"optimizer.{short}", ranks)
+    group: CallGroup = place.rank_groups[key]
+    return group
+
+
 def calls_of_all(place: World) -> CallGroup:
     groups = groups_of(place)
     if 0 not in groups:

@@ -8,8 +8,8 @@ import torch
 from .._abi import Op
 from ..client import TensorSpec
 from ..errors import Code, Error, invalid
-from .agreement import Members, check_agreement, greatest
-from .calls import calls_of_name
+from .agreement import check_agreement, greatest
+from .calls import calls_of_name, calls_of_ranks
 from .compression import is_own
 from .gathering import start_sparse
 from .handles import Handle
@@ -98,7 +98,7 @@ class GradientExchange:
         self._place = world()
         self._how = how
         refuse_owned(named)  # before it takes a number, because ranks count alike
-        self._members = None if ranks is None else Members.of_set(self._place, self, ranks)
+        self._calls = None if ranks is None else calls_of_ranks(self._place, ranks)
         self._takes_part = takes_part
         self.set_passes(backward_passes_per_step)
         self._prefix: Optional[str] = None  # of its tensors' names
@@ -120,9 +120,10 @@ class GradientExchange:
         if not self._takes_part:
             return
         refuse_owned(named)
-        check_agreement(self._place, named, what, self._members)
+        check_agreement(self._place, named, what, self._calls)
         if self._prefix is None:  # ranks count alike: one that is refused above takes no number
-            self._prefix = f"optimizer{self._place.next_optimizer()}" if self._members is None else self._members.name
+            of = "" if self._calls is None else self._calls.name + "."
+            self._prefix = f"{of}optimizer{self._place.next_optimizer(of)}"
         self.names.update((parameter, name) for name, parameter in named)
         self._place.drop_with(self, [self._wire_name(parameter) for _, parameter in named])
         thawed = [parameter for _, parameter in named if parameter.requires_grad]
@@ -261,7 +262,7 @@ class GradientExchange:
         if not new:
             return
         kinds = bytearray(map(self._kind, new))
-        greatest(self._place, kinds, self._members)
+        greatest(self._place, kinds, self._calls)
         found = {parameter: max(_DENSE, kind) for parameter, kind in zip(new, kinds)}
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest.
@@ -303,7 +304,7 @@ class GradientExchange:
 
     @property
     def _ranks(self) -> Optional[Sequence[int]]:
-        return None if self._members is None else self._members.ranks
+        return None if self._calls is None else self._calls.ranks
 
     def _spec(self, parameter: torch.nn.Parameter) -> TensorSpec:
         given, compression = parameter.detach(), self._how.compression

@@ -6,13 +6,15 @@ optimizer state are sent once or seldom, and objects have another length each ti
 sizes, one after another.
 """
 import ctypes
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
 from .._abi import DType, Op
 from .._memory import Memory
-from .calls import calls_of_all
+from ..group import Group
+from ..handle import Handle
+from .calls import CallGroup, calls_of_all
 from .tensors import memory_of_tensor
 from .world import World
 
@@ -53,24 +55,34 @@ class Parcel:
     """Bytes under way, in place. Of a job whose ranks sum on their GPUs they go by way of this rank's GPU: such a job takes no
     host memory."""
 
-    def __init__(self, world: World, buffer: bytearray, what: str, op: Optional[Op] = None, root: int = 0, slot: int = 0) -> None:
-        """op: of a reduction; None: a broadcast from the root. what: for the error when ranks call different things."""
+    def __init__(self, world: World, buffer: bytearray, what: str, op: Optional[Op] = None, root: int = 0, slot: int = 0,
+                 calls: Optional[CallGroup] = None) -> None:
+        """op: of a reduction; None: a broadcast from the root. calls: of the ranks, if not all. what: for the error when ranks
+        call different things."""
         self._buffer = buffer
         self._carrier: Optional[torch.Tensor] = None
-        if world.calls_without_names:
-            kind, where = ("broadcast", f"from rank {root}") if op is None else (f"exchange ({op.name.lower()})", "of each rank")
-            self._wait = calls_of_all(world).start(kind, None, f"{what}, {len(buffer)} bytes {where}", lambda group: [
-                group.broadcast(buffer, root) if op is None else group.push_pull(buffer, op=op)], lambda: None).synchronize
-            return
-        given: Any = buffer
+        if calls is None and world.calls_without_names:
+            calls = calls_of_all(world)
+        self._wait = self._declared(world, op, root, slot) if calls is None else self._called(calls, what, op, root)
+
+    def _called(self, calls: CallGroup, what: str, op: Optional[Op], root: int) -> Callable[[], Any]:
+        buffer = self._buffer
+        kind, where = ("broadcast", f"from rank {root}") if op is None else (f"exchange ({op.name.lower()})", "of each rank")
+
+        def begin(group: Group) -> List[Handle]:
+            return [group.broadcast(buffer, root) if op is None else group.push_pull(buffer, op=op)]
+
+        return calls.start(kind, None, f"{what}, {len(buffer)} bytes {where}", begin, lambda: None).synchronize
+
+    def _declared(self, world: World, op: Optional[Op], root: int, slot: int) -> Callable[[], Any]:
+        given: Any = self._buffer
         if world.sums_on_gpus:
             gpu = torch.device("cuda", world.client.info().cuda_device)
-            self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(gpu)
+            self._carrier = torch.frombuffer(self._buffer, dtype=torch.uint8).to(gpu)
             given = memory_of_tensor(self._carrier)
-        kind = "broadcast" if op is None else op.name.lower()
-        tensor = world.tensor(f"bytes.{kind}.{len(buffer)}.{slot}", DType.U8, len(buffer))
-        client = world.client
-        self._wait = (client.broadcast(tensor, given, root) if op is None else client.push_pull(tensor, given, op=op)).wait
+        count, client = len(self._buffer), world.client
+        tensor = world.tensor(f"bytes.{'broadcast' if op is None else op.name.lower()}.{count}.{slot}", DType.U8, count)
+        return (client.broadcast(tensor, given, root) if op is None else client.push_pull(tensor, given, op=op)).wait
 
     def wait(self) -> None:
         """Afterwards the result is in the buffer."""
@@ -101,8 +113,10 @@ def _copy(buffer: bytearray, parts: List[_Part], out: bool) -> None:
         position += count
 
 
-def broadcast_bytes(world: World, memories: Sequence[Memory], root: int, what: str) -> None:
-    """Copies the root's `memories` into those of all others, which must be as long together; returns when it is done. what: for
+def broadcast_bytes(world: World, memories: Sequence[Memory], root: int, what: str,
+                    calls: Optional[CallGroup] = None) -> None:
+    """Copies the root's `memories` into those of all others, which must be as long together; returns when it is done. calls: of
+    the ranks, if not all. what: for
     the error when ranks call different things."""
     is_root = world.client.rank == root
     under_way: List[_Slot] = []
@@ -113,6 +127,6 @@ def broadcast_bytes(world: World, memories: Sequence[Memory], root: int, what: s
         buffer = bytearray(size if world.calls_without_names else _padded(size))
         if is_root:
             _copy(buffer, parts, out=False)
-        under_way.append(_Slot(Parcel(world, buffer, what, root=root, slot=number % _SLOTS), buffer, parts))
+        under_way.append(_Slot(Parcel(world, buffer, what, None, root, number % _SLOTS, calls), buffer, parts))
     for slot in under_way:
         slot.finish(scatter=not is_root)

@@ -39,7 +39,7 @@ class World:
         self.calls_without_names = info.local_group == "off"  # on host memory
         self.operation_timeout_s = info.operation_timeout_s
         self._unnamed: Set[str] = set()
-        self._optimizers = itertools.count()
+        self._optimizers: Counter[str] = collections.Counter()
         self._hooks = itertools.count()
         # Names of tensors that nobody uses any more, and drops that have not ended; without a lock, which the collector
         # would wait for.
@@ -47,6 +47,7 @@ class World:
         self._dropped: Deque[Handle] = collections.deque()
         self.process_sets: List[Any] = []  # these two are kept by process_sets.py
         self.call_groups: Dict[int, Any] = {}
+        self.rank_groups: Dict[Tuple[int, ...], Any] = {}  # by calls.py
         # Synchronous tensors that this rank has declared, also those that a join has dropped; how often it has used each; the
         # groups that stand for some of them, and operations on them, for joining.py.
         self.names: Dict[str, TensorSpec] = {}
@@ -202,8 +203,9 @@ class World:
     def release_unnamed(self, name: str) -> None:
         self._unnamed.discard(name)
 
-    def next_optimizer(self) -> int:
-        return next(self._optimizers)
+    def next_optimizer(self, of: str = "") -> int:
+        self._optimizers[of] += 1
+        return self._optimizers[of] - 1
 
     def next_hook(self) -> int:
         return next(self._hooks)
