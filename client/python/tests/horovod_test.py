@@ -14,11 +14,6 @@ class HorovodTest(CasesTest):
     def test_three(self):
         self.cases(3, *_OPERATIONS)
 
-    def test_ranks_that_differ(self):
-        for size in (2, 3):
-            self.cases(size, "mismatches", "gathers")
-            self.cases(size, "late", "gathers", BPS_OPERATION_TIMEOUT="2s")
-
     def test_hosts(self):
         """Three ranks on two hosts, and two."""
         for size, first in ((3, 2), (2, 1)):
@@ -28,6 +23,15 @@ class HorovodTest(CasesTest):
                                           BPS_LOCAL_SIZE=str(first if rank < first else size - first)) for rank in range(size)]
             for worker in workers:
                 self.assert_status(worker, 0)
+
+
+class DifferencesTest(CasesTest):
+    program = "differences_worker.py"
+
+    def test_ranks_that_differ(self):
+        for size in (2, 3):
+            self.cases(size, "mismatches", "under_way", "gathers")
+            self.cases(size, "late", BPS_OPERATION_TIMEOUT="2s")
 
     def test_a_rank_is_killed(self):
         for how in ("allgather", "join"):

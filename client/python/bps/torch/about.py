@@ -6,7 +6,7 @@ import torch
 
 from .._abi import Op
 from ..errors import Code, Error
-from .stream import Parcel
+from .stream import reduce_bytes
 from .world import world
 
 
@@ -22,7 +22,7 @@ def ask_for_hosts() -> None:
     numbers = array.array("i", [0] * (2 * client.world_size))
     numbers[2 * client.rank], numbers[2 * client.rank + 1] = client.local_rank, client.local_size
     buffer = bytearray(numbers.tobytes())
-    Parcel(place, buffer, "ranks of each host", op=Op.SUM).wait()
+    reduce_bytes(place, buffer, Op.SUM, "ranks of each host")
     numbers = array.array("i", bytes(buffer))
     place.hosts = list(zip(numbers[::2], numbers[1::2]))
 

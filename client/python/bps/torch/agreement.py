@@ -9,11 +9,10 @@ from .._abi import Op
 from .._memory import memory_of
 from ..errors import Code, Error
 from .calls import CallGroup
-from .stream import Parcel, broadcast_bytes
+from .stream import broadcast_bytes, reduce_bytes
 from .world import World
 
 _Entry = List[str]
-_STEP = 1024  # lengths of `greatest` are multiples of it, so that few tensors are declared
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -39,13 +38,6 @@ def first_difference(mine: List[_Entry], theirs: List[_Entry], root: int = 0) ->
     return None
 
 
-def greatest(world: World, values: bytearray, calls: Optional[CallGroup] = None) -> None:
-    """Each of `values` becomes the greatest that a rank has there. calls: of the ranks, if not all."""
-    padded = values + bytearray(-len(values) % _STEP)
-    Parcel(world, padded, "flags", op=Op.MAX, calls=calls).wait()
-    values[:] = padded[:len(values)]
-
-
 def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], what: str,
                     calls: Optional[CallGroup] = None) -> None:
     """Returns on every rank, or raises on every rank. Code.CONFIGURATION, naming the ranks that differ from the first one,
@@ -62,7 +54,7 @@ def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], w
 
     flags = bytearray(len(ranks))
     flags[ranks.index(rank)] = 0 if difference is None else 1
-    greatest(world, flags, calls)
+    reduce_bytes(world, flags, Op.MAX, "flags of ranks that differ", calls)
     others = [one for one, flag in zip(ranks, flags) if flag]
     if not others:
         return

@@ -7,10 +7,11 @@ import torch
 from .._abi import Op
 from ..client import TensorSpec
 from ..errors import invalid
-from .agreement import check_agreement, greatest
+from .agreement import check_agreement
 from .gradients import Named, own, refuse_owned
 from .handles import Handle
 from .operations import start
+from .stream import reduce_bytes
 from .tensors import dtype_of, is_plain, memory_of_tensor
 from .world import world
 
@@ -93,7 +94,7 @@ class SharedParameters:
             self._taken[parameter] = torch.empty_like(value)
             self._took(parameter)
         if new:  # nobody's changes come before all have begun
-            greatest(self._place, bytearray(1))
+            reduce_bytes(self._place, bytearray(1), Op.MAX, "the begin of shared parameters")
 
     def _took(self, parameter: torch.nn.Parameter) -> None:
         self._taken[parameter].copy_(parameter.detach())

@@ -22,6 +22,7 @@ Begin = Callable[[Group], Sequence[bps_handle.Handle]]
 
 _DIFFER = "ranks make the same calls, in the same order, with the same arguments; the next call may go on"
 _CODE_BITS = 24
+_OUT_OF_STEP = "call join() on all ranks, or remove and add their process set, and go on"
 _MOST_BYTES = 384  # of a group's name
 _PAUSE_S = 0.1
 
@@ -35,13 +36,14 @@ def check_name(name: Optional[str]) -> None:
 
 
 class RollCall:
-    """Do all ranks make the same call? A sum of three numbers, beside the call itself: how many ranks there are, and what they
-    call, as a number and as its square. A rank that has joined counts as none. The numbers are equal if, and only if, the
-    square of their sum is their count times the sum of their squares."""
+    """Do all ranks make the same call, and the same number of calls before it? A sum of numbers, beside the call itself: how many
+    ranks there are, then what they call and which call it is, each as a number and as its square. A rank that has joined counts
+    as none. Numbers are equal if, and only if, the square of their sum is their count times the sum of their squares."""
 
-    def __init__(self, group: Group, text: str) -> None:
+    def __init__(self, group: Group, text: str, count: int) -> None:
         code = zlib.crc32(text.encode()) >> (32 - _CODE_BITS)
-        self._sums = torch.tensor([1, code, code * code])
+        count &= (1 << _CODE_BITS) - 1
+        self._sums = torch.tensor([1, code, code * code, count, count * count])
         self.operation = group.push_pull(memory_of_tensor(self._sums), op=Op.SUM)
 
     @property
@@ -50,8 +52,15 @@ class RollCall:
 
     @property
     def is_one_call(self) -> bool:
-        ranks, total, squares = (int(number) for number in self._sums)
-        return total * total == ranks * squares
+        return self._are_equal(1)
+
+    @property
+    def is_one_count(self) -> bool:
+        return self._are_equal(3)
+
+    def _are_equal(self, place: int) -> bool:
+        total, squares = int(self._sums[place]), int(self._sums[place + 1])
+        return total * total == self.ranks * squares
 
 
 class CallHandle(Handle):
@@ -105,6 +114,9 @@ class CallHandle(Handle):
                 return error
             self._calls.renew(self._group)
             return Error(error.code, f"{self._text}: {error.message}", error.advice if "has left" in error.message else _DIFFER)
+        if not self._roll.is_one_count:
+            return Error(Code.CONFIGURATION, f"{self._text}: ranks have not made as many calls before it, because calls were under "
+                         "way when one was refused", _OUT_OF_STEP)
         if not self._roll.is_one_call:
             return Error(Code.CONFIGURATION, f"{self._text}: another rank calls something else", _DIFFER)
         joined = self._roll.operation.ranks - self._roll.ranks  # the library gives zeros for them; who is lost gives nothing
@@ -129,6 +141,7 @@ class CallGroup:
         self._count = 0  # of calls since all ranks were at the same place without doubt
         self.renewals = 0  # since then
         self._under_way: Set[str] = set()  # what has a name
+        self._failure: Optional[Error] = None  # of all later calls
 
     @property
     def size(self) -> int:
@@ -157,13 +170,26 @@ class CallGroup:
         """begin: starts the operations, in memory that has been checked. meaning: what must be alike on all ranks. finish: makes
         the result when all has gone well. needs_all: a rank that has joined is an error."""
         self.check_member()
+        if self._failure is not None:
+            raise self._failure
         self._check_name(kind, name)
         text = f"{kind}{'' if name is None else f' {name!r}'} of {meaning}"
-        group, operations, roll = self._begin(begin, f"{self._count} {text}")
+        group, operations, roll = self._begin(begin, text)
         self._count += 1
         if name is not None:
             self._hold(f"{kind} {name}", operations[0] if operations else roll.operation)
         return CallHandle(self, group, text, operations, roll, finish, needs_all)
+
+    def make(self, kind: str, meaning: str, begin: Begin) -> None:
+        """Starts and waits. It is a part of a call of several: after a deadline the others are not made, so later calls could meet
+        those of ranks that come late. Then the group is of no use any more."""
+        try:
+            self.start(kind, None, meaning, begin, lambda: None).synchronize()
+        except Error as error:
+            if error.code == Code.DEADLINE:
+                self._failure = Error(error.code, f"an earlier {kind} of {meaning} did not end: {error.message}",
+                                      "ranks are at different places of the program: start the job again")
+            raise
 
     def wait(self, operation: bps_handle.Handle) -> None:
         self._place.wait(operation)
@@ -210,7 +236,7 @@ class CallGroup:
             group = self._made()
             try:
                 operations = list(begin(group))
-                return group, operations, RollCall(group, text)
+                return group, operations, RollCall(group, text, self._count)
             except Error as error:
                 if error.code != Code.CONFIGURATION or is_again:
                     raise

@@ -8,7 +8,7 @@ import torch
 from .._abi import Op
 from ..client import TensorSpec
 from ..errors import Code, Error, invalid
-from .agreement import check_agreement, greatest
+from .agreement import check_agreement
 from .calls import calls_of_name, calls_of_ranks
 from .compression import is_own
 from .gathering import start_sparse
@@ -16,6 +16,7 @@ from .handles import Handle
 from .layers import remove_all
 from .operations import start
 from .sparse import as_sparse
+from .stream import reduce_bytes
 from .tensors import check_place, dtype_of
 from .world import world
 
@@ -262,7 +263,7 @@ class GradientExchange:
         if not new:
             return
         kinds = bytearray(map(self._kind, new))
-        greatest(self._place, kinds, self._calls)
+        reduce_bytes(self._place, kinds, Op.MAX, "kinds of gradients", self._calls)
         found = {parameter: max(_DENSE, kind) for parameter, kind in zip(new, kinds)}
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest.
