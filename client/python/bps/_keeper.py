@@ -59,8 +59,9 @@ class _Programs:
                 os.read(self._fifo, 4096)
             else:
                 break
-        os.close(self._fifo)  # a new one says nothing before somebody comes
-        self._fifo = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        # A new one reports nothing before somebody comes. Who comes meanwhile finds a reader.
+        left, self._fifo = self._fifo, os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        os.close(left)
 
     def _wait(self, limit_s: Optional[float]) -> int:
         poller = select.poll()
@@ -95,6 +96,8 @@ def main() -> None:
         for name in ("ports", "alive"):  # the log is for the program that has started it
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
+        if os.getppid() != starter:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -373,7 +373,7 @@ class Client:
         if kind is None or (isinstance(exception, SystemExit) and not exception.code):
             self.close()
         else:
-            with contextlib.suppress(Error):  # the exception is what the program has to hear of
+            with contextlib.suppress(Error):  # the exception is what the program has to get
                 self.abandon()
 
     def _close(self, milliseconds: int, interruptibly: bool = True) -> None:
@@ -547,7 +547,7 @@ class Client:
 
 
 def _abandon_all() -> None:
-    """Of a program that ends because it has failed, which may take it a while: the other workers hear of it now."""
+    """Of a program that ends because it has failed, which may take it a while: the other workers get to know it now."""
     for client in list(_open_clients):
         try:
             client.abandon()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face Accelerate over bps: torchrun --nproc_per_node 2 with_accelerate.py"""
+"""Hugging Face Accelerate over bps: torchrun --standalone --nproc_per_node 2 with_accelerate.py"""
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset

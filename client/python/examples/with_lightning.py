@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lightning over bps: torchrun --nproc_per_node 2 with_lightning.py, or without torchrun: Lightning starts the ranks."""
+"""Lightning over bps: torchrun --standalone --nproc_per_node 2 with_lightning.py, or without torchrun: it starts the ranks."""
 import lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy

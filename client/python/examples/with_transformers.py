@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Trainer of Hugging Face Transformers over bps: torchrun --nproc_per_node 2 with_transformers.py"""
+"""The Trainer of Hugging Face Transformers over bps: torchrun --standalone --nproc_per_node 2 with_transformers.py"""
 import tempfile
 
 import torch

@@ -48,12 +48,12 @@ class BackendTest(WorkerTest):
         self.addCleanup(folder.cleanup)
         self.temporary = pathlib.Path(folder.name)
 
-    def assert_nothing_is_left(self, within=40, may_stay=()):
+    def assert_nothing_is_left(self):
         """Of folders of daemons that the ranks have started."""
-        until = time.monotonic() + within
+        until = time.monotonic() + 40
         left = []
         while time.monotonic() < until:
-            left = [path for path in self.temporary.glob("bps-*/*") if path.name not in may_stay]
+            left = list(self.temporary.glob("bps-*/*"))
             if not left:
                 return
             self.pause()
@@ -116,6 +116,19 @@ class CallsTest(BackendTest):
 
     def test_a_forked_child(self):
         self.assert_right(self.ranks(2, "forked"), "forked")
+
+    def test_daemons_do_not_wait_for_a_child(self):
+        workers = self.ranks(2, "leaves_a_child")
+        children = [int(worker.wait_line("child [0-9]+", 60).split()[-1]) for worker in workers]
+        for child in children:
+            self.addCleanup(os.kill, child, signal.SIGKILL)
+        for worker in workers:
+            worker.process.wait(60)
+        self.assert_nothing_is_left()
+
+    def test_one_rank(self):
+        """It needs nothing."""
+        self.assert_right(self.ranks(1, "alone"), "alone")
 
     def test_a_killed_rank(self):
         self.assert_killed("killed")

@@ -82,6 +82,8 @@ def reductions():
             assert str(dtype) in str(error), error
         else:
             raise AssertionError(f"{op} of {dtype} was not refused")
+    for dtype in (torch.float32, torch.int16):
+        expect_error(lambda: dist.reduce(torch.ones(2, dtype=dtype), -1), "is no rank of group", 1.0, ValueError)
     right("reductions")
 
 
@@ -104,6 +106,9 @@ def sparse():
     check(empty.to_dense(), torch.zeros(4), "an empty sparse tensor")
     expect_error(lambda: dist.all_reduce(empty, dist.ReduceOp.MAX), "to_dense", 1.0, TypeError)
     other = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0), (4 if rank == 0 else 5,))
+    expect_error(lambda: dist.all_reduce(other), "rank 1 calls all_reduce of sparse", 5.0)
+    shape = (1_000_000, 2560, 1024, 16, 16, 3 if rank == 0 else 4)
+    other = torch.sparse_coo_tensor(torch.empty(6, 0, dtype=torch.int64), torch.empty(0, dtype=torch.bfloat16), shape)
     expect_error(lambda: dist.all_reduce(other), "rank 1 calls all_reduce of sparse", 5.0)
     right("sparse")
 
@@ -186,6 +191,17 @@ def strided():
     part.fill_(rank + 1)
     dist.all_gather_into_tensor(whole, part)
     check(whole, torch.arange(1, size + 1).repeat_interleave(4).float(), "all_gather in place")
+    column = given(rank, 2 * size, torch.float32).view(size, 2)[:, 1]  # of single elements PyTorch says that they are contiguous
+    singles = [column[r:r + 1] for r in range(size)]
+    out = torch.empty(1)
+    dist.scatter(out, singles if rank == 0 else None)
+    check(out, given(0, 2 * size, torch.float32)[2 * rank + 1:2 * rank + 2], "scatter of single elements")
+    outs = [torch.empty(1) for _ in range(size)]
+    dist.all_to_all(outs, singles)
+    check(torch.cat(outs), torch.cat([given(r, 2 * size, torch.float32)[2 * rank + 1:2 * rank + 2] for r in range(size)]), "all_to_all")
+    one = torch.arange(8, dtype=torch.int16).view(4, 2)[:, 1][1:2]
+    dist.all_reduce(one)
+    check(one, torch.tensor([3 * size], dtype=torch.int16), "all_reduce of a single element")
     right("strided")
 
 
@@ -387,6 +403,26 @@ def forked():
     dist.all_reduce(tensor)
     check(tensor, torch.full((3,), float(size)), "after a fork")
     right("forked")
+
+
+def leaves_a_child():
+    """Of fork, which stays longer than the ranks."""
+    begin()
+    child = os.fork()
+    if child == 0:
+        while True:
+            signal.pause()
+    dist.all_reduce(torch.ones(3))
+    print(f"child {child}", flush=True)
+
+
+def alone():
+    """A job of one rank, and groups of it."""
+    rank, size = begin(20)
+    tensor = torch.full((3,), 2.0)
+    dist.all_reduce(tensor, group=dist.new_group([0]))
+    check(tensor, torch.full((3,), 2.0), f"all_reduce of {size}")
+    right("alone")
 
 
 def daemons_of_my_own():

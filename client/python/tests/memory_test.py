@@ -191,7 +191,7 @@ class UnderWayTest(unittest.TestCase):
 
 
 class TouchedTest(unittest.TestCase):
-    """Memory that a GPU may still read and write, because an operation has ended with a word of that."""
+    """Memory that a GPU may still read and write, because an operation has ended with an error of the GPU."""
 
     def test_what_stays(self):
         here = CudaMemory(4096, DType.F32, 1)

@@ -128,7 +128,7 @@ class CallHandle(Handle):
 
 class CallGroup:
     """The ranks of a process set, or those that share a name, as a group, which is made at its first call, and again after ranks
-    have called different things. All ranks hear of that with the call itself, so they make the next group alike.
+    have called different things. All ranks get that error with the call itself, so they make the next group alike.
 
     Owner: World, for the time of a job. Calls come from the thread of the program, and from those of autograd.
     """
@@ -231,7 +231,7 @@ class CallGroup:
         return self._group
 
     def _begin(self, begin: Begin, text: str) -> Any:
-        """An error that a call hears of at once is that of an earlier call, for which nobody has waited."""
+        """An error that a call gets at once is that of an earlier call, for which nobody has waited."""
         for is_again in (False, True):
             group = self._made()
             try:

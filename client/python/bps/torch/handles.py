@@ -14,7 +14,7 @@ from ..errors import Code, Error, invalid
 from .tensors import is_on_gpu, will_be_used_here
 from .world import World
 
-_LONGEST_PAUSE_S = 0.002  # of a wait that has to ask: so late it may hear of the end
+_LONGEST_PAUSE_S = 0.002  # of a wait that has to ask: so late it may see the end
 
 
 class Handle:

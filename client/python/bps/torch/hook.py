@@ -57,7 +57,7 @@ class CommState:
         with contextlib.suppress(RuntimeError):  # DDP's Join calls hooks outside of backward(), and waits by itself
             torch.autograd.Variable._execution_engine.queue_callback(wait)  # type: ignore[attr-defined]
 
-    def handed_over(self, is_last: bool) -> None:
+    def count_bucket(self, is_last: bool) -> None:
         with self._lock:
             self._under_way += 1
             if is_last:
@@ -107,13 +107,13 @@ def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> to
 
     The future that DDP waits for is completed by the thread of bps on which callbacks run, so nobody polls. backward()
     raises the error of an operation, also Code.DEADLINE after the client's operation_timeout; of models on the host, Ctrl-C
-    ends it, too. It waits on the host, also of a model on a GPU: so a failed step is heard of before it is used.
+    ends it, too. It waits on the host, also of a model on a GPU: so a failed step is an error before it is used.
     """
     buffer = bucket.buffer()
     future: Any = torch.futures.Future(devices=[buffer.device]) if is_on_gpu(buffer) else torch.futures.Future()
     handle = start_declared(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index(),
                             compression=hook_state.compression if buffer.dtype == torch.float32 else None)
-    hook_state.handed_over(bucket.is_last())
+    hook_state.count_bucket(bucket.is_last())
     hook_state.started(handle, bucket.is_last())
 
     def complete(error: Optional[Error]) -> None:

@@ -11,7 +11,7 @@ from .world import local_size, rank, size
 
 
 def init_process_group(backend: str = "gloo", **options: Any) -> None:
-    """torch.distributed.init_process_group for the ranks of this job, on a free port that rank 0 tells the others through
+    """torch.distributed.init_process_group for the ranks of this job, on a free port that rank 0 sends the others through
     bps: for programs without a launcher that sets MASTER_ADDR and MASTER_PORT, as under bps-run.
 
     On several hosts the others reach rank 0 by its host name, or by MASTER_ADDR if rank 0 has it. Options go on to torch.

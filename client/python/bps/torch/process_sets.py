@@ -79,7 +79,7 @@ def calls_of(process_set: Optional[ProcessSet] = None) -> CallGroup:
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-    """On all ranks of the job, in the same order. Nothing is sent: ranks that differ hear of it with their first call on the
+    """On all ranks of the job, in the same order. Nothing is sent: ranks that differ get an error with their first call on the
     set. Error: INVALID_ARGUMENT if there is one of these ranks, or one of them is no rank of the job."""
     place = world()
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)

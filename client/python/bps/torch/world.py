@@ -222,7 +222,7 @@ _LOSS_IS_KNOWN_S = 2.0
 
 
 def _lost_meanwhile(exception: Exception) -> Optional[Error]:
-    """A process group notices a lost worker at once, in words of its own. Then the job knows it soon; a barrier hears it.
+    """A process group notices a lost worker at once, with an error of its own. Then the job knows it soon, and a barrier fails.
     Not after other errors: this barrier counts, and the others may be waiting in theirs for a rank that never came."""
     group = sys.modules.get("torch.distributed")
     if _world is None or not isinstance(exception, RuntimeError) or group is None or not group.is_initialized():

@@ -22,6 +22,8 @@ def check(tensor: torch.Tensor, what: str, written: bool) -> None:
         check_place(tensor, what)
     except Error as error:
         raise ValueError(str(error)) from None
+    if tensor.is_quantized:
+        raise ValueError(f"{what} is quantised: its scale would not go with it; give int_repr() or dequantize() of it")
     if written and _overlaps(tensor):
         raise ValueError(f"elements of {what} share memory, so it cannot be written: its shape is {tuple(tensor.shape)}, its "
                          f"strides are {tensor.stride()}; give a contiguous tensor")
@@ -78,8 +80,8 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a contiguous one."""
-    return tensor.reshape(-1).view(torch.uint8)
+    """Of a contiguous one. PyTorch calls a single element so, whatever its stride is."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def spread(total: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:

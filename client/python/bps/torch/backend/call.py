@@ -14,6 +14,7 @@ from .deadlines import deadlines
 
 _NETWORK = (Code.UNREACHABLE, Code.PROTOCOL)
 # The advice of the library names calls that a program of torch does not make.
+_LEFT = "look at how that rank has ended; if it had less data: DistributedDataParallel has join()"
 _DIFFERS = "ranks make the same calls, in the same order; to go on, make a new group: torch.distributed.new_group"
 
 
@@ -22,7 +23,8 @@ def as_torch_error(error: Error, what: str, is_of_call: bool = True) -> BaseExce
     if error.code == Code.INVALID_ARGUMENT:
         return ValueError(f"{what}: {error}")
     kind = dist.DistNetworkError if error.code in _NETWORK else dist.DistBackendError
-    text = f"{error.message} ({_DIFFERS})" if is_of_call and error.code == Code.CONFIGURATION else str(error)
+    advice = _LEFT if "has left the job" in error.message else _DIFFERS
+    text = f"{error.message} ({advice})" if is_of_call and error.code == Code.CONFIGURATION else str(error)
     converted = kind(f"{what}: {text}")
     converted.__cause__ = error
     return converted
@@ -107,13 +109,15 @@ class Call:
         timed_out = dist.DistBackendError(f"{self.what}: its timeout of {self.timeout_s:g} s is over"
                                           + (f": {error.message}" if error is not None else ""))
         timed_out.__cause__ = error
-        self.end(timed_out)
-        self._on_timeout(timed_out)
+        self.end(timed_out, self._on_timeout)
 
-    def end(self, error: Optional[BaseException]) -> None:
+    def end(self, error: Optional[BaseException], before: Callable[[BaseException], None] = lambda error: None) -> None:
+        """before: is called with the error, if that ends it, before anybody sees that it is over."""
         with self._lock:
             if self.is_over:
                 return
+            if error is not None:
+                before(error)
             self.error = error
             if error is None:
                 try:

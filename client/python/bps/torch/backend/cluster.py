@@ -18,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import weakref
 from typing import Any, List, Optional, Tuple
 
 import torch.distributed as dist
@@ -36,6 +37,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self._held: List[int] = []
+        _clusters.add(self)
 
     def hold(self, folder: str, meeting: Meeting, keeper: "Optional[subprocess.Popen[bytes]]" = None) -> None:
         """Error.code OS: the daemon has ended."""
@@ -57,12 +59,16 @@ class Cluster:
         return True
 
     def let_go(self) -> None:
+        self.close()
+        _remove_what_is_left()
+
+    def close(self) -> None:
         held, self._held = self._held, []
         for descriptor in held:
             os.close(descriptor)
-        _remove_what_is_left()
 
 
+_clusters: "weakref.WeakSet[Cluster]" = weakref.WeakSet()
 # Keepers that this process has started, with their folders, until they end by themselves, which may be after this process.
 _keepers: "List[Tuple[subprocess.Popen[bytes], str]]" = []
 
@@ -76,7 +82,16 @@ def _remove_what_is_left() -> None:
 
 
 atexit.register(_remove_what_is_left)  # of one that was about to end when its job did
-os.register_at_fork(after_in_child=_keepers.clear)
+
+
+def _forget() -> None:
+    """A child of fork is no rank: daemons do not wait for it."""
+    _keepers.clear()
+    for cluster in list(_clusters):
+        cluster.close()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _check(folder: str, keeper: "Optional[subprocess.Popen[bytes]]") -> None:
@@ -157,8 +172,8 @@ def _join(meeting: Meeting, job: str, cluster: Cluster, key: _KeyFile) -> Client
     hosts = meeting.add("hosts", 0)
     meeting.until(lambda: meeting.add("registered", 0) == hosts, "some hosts have no server")
     if meeting.rank == 0:
-        _log.info("bps: a cluster of this job's own, with %d server%s; set BPS_SCHEDULER to use another one", hosts,
-                  "" if hosts == 1 else "s")
+        _log.info("bps: a cluster of this job's own, with %d server%s, whose key is in torch's store; set BPS_SCHEDULER to use "
+                  "another one", hosts, "" if hosts == 1 else "s")
     return Client(rank=meeting.rank, world_size=meeting.size, job=job, scheduler=at["scheduler"], key_file=key.path,
                   join_timeout_ms=meeting.join_timeout_ms())
 
@@ -171,11 +186,11 @@ def _check_reach(scheduler: str, is_same_host: bool) -> None:
 
 
 def program(name: str) -> str:
-    """Where a daemon is: where pip has put it, beside the library, on the path. Error.code CONFIGURATION: nowhere."""
+    """Where a daemon is: beside the library, where pip has put it, on the path. Error.code CONFIGURATION: nowhere."""
     library = pathlib.Path(_library.find())
     beside = [pathlib.Path(sysconfig.get_path("scripts")) / name]
     if library.is_absolute() or len(library.parts) > 1:
-        beside.append(library.resolve().parent.parent / "bin" / name)
+        beside.insert(0, library.resolve().parent.parent / "bin" / name)
     for path in beside:
         if os.access(path, os.X_OK):
             return str(path)

@@ -89,7 +89,8 @@ class Meeting:
     def fail(self, error: Error) -> None:
         """For the other ranks."""
         if error.code != Code.UNREACHABLE:  # then another one has done so
-            self.set("failed", f"rank {self.rank} on {socket.gethostname()}: {error.message}")
+            with contextlib.suppress(Error):  # the store is gone, too: the first error counts
+                self.set("failed", f"rank {self.rank} on {socket.gethostname()}: {error.message}")
 
     def _has(self, key: str) -> bool:
         with _store_errors():

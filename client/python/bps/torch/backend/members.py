@@ -75,7 +75,7 @@ class Members:
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: Optional[float] = None) -> Call:
         call = self._call("reduce", timeout_s)
-        is_root = self.rank == root
+        is_root, job_root = self.rank == root, self._job_rank(root, "root")
         reduction, = self._reductions([tensor], op, "tensor", written=is_root)
         finishes: List[Optional[Finish]] = []
         with torch_errors(call.what):
@@ -84,8 +84,7 @@ class Members:
                 handle = self._gathered(what, tensor, tensor if is_root else None, reduction, finishes)
                 return call.start([handle], [tensor], finishes)
             place, finish = buffers.target(tensor, is_source=True) if is_root else (buffers.source(tensor), None)
-            handle = self.group.reduce(memory_of_tensor(viewed(place)), root=self._job_rank(root, "root"), op=reduction.op,
-                                       scale=reduction.scale)
+            handle = self.group.reduce(memory_of_tensor(viewed(place)), root=job_root, op=reduction.op, scale=reduction.scale)
         return call.start([handle], [tensor], [finish])
 
     def reduce_scatter(self, out: torch.Tensor, sources: Tensors, op: Any, timeout_s: Optional[float] = None) -> Call:
@@ -246,7 +245,7 @@ class Members:
             return call.start([self.group.push_pull(bytes_of(torch.empty(0)), op=Op.MAX)], [])
 
     def monitored_barrier(self, timeout_s: Optional[float], names_all: bool) -> None:
-        """Rank 0 says which ranks have not come."""
+        """Rank 0 names the ranks that have not come."""
         call = self._call("monitored_barrier", timeout_s)
         nothing = torch.empty(0)
         with torch_errors(call.what):
@@ -337,9 +336,9 @@ class Members:
         parts = signature.places(self.size, buffers.byte_count(source))
 
         def finish() -> None:
-            folded = reduction.folded(signature.checked(parts, source))
+            from_ranks = signature.checked(parts, source)
             if out is not None:
-                buffers.put(out, folded)
+                buffers.put(out, reduction.folded(from_ranks))
 
         finishes.append(finish)
         signed = torch.cat([signature.bytes, buffers.as_bytes(buffers.source(source))])

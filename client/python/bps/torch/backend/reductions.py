@@ -4,6 +4,7 @@ bps sums, averages, multiplies and compares eight types. The rest of what torch 
 is an `or`; complex numbers are pairs; what bps cannot do on the way (bit operations, int16) is gathered and reduced here, in
 rank order, at the price of as many bytes as there are ranks.
 """
+import hashlib
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional
 
 import torch
@@ -85,25 +86,33 @@ def _name_of(reduce_op: Any) -> str:
 
 
 class Signature:
-    """What a call is, in front of bytes that mean nothing to bps: all ranks find out if one has made another call."""
+    """What a call is, in front of bytes that mean nothing to bps: all ranks find out if one has made another call. A hash of the
+    text, and as much of the text as there is room for."""
 
-    length = 64
+    length = 256  # of which elements of any type may follow
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.bytes = torch.frombuffer(bytearray(text.encode()[:self.length].ljust(self.length)), dtype=torch.uint8)
+        code = text.encode()
+        whole = (hashlib.sha256(code).digest() + code)[:self.length].ljust(self.length)
+        self.bytes = torch.frombuffer(bytearray(whole), dtype=torch.uint8)
 
     def places(self, ranks: int, byte_count: int) -> torch.Tensor:
         return torch.empty((ranks, self.length + byte_count), dtype=torch.uint8)
 
     def check(self, places: Iterable[torch.Tensor]) -> None:
         """DistBackendError: what has come from the ranks is not that of one call."""
-        texts = [bytes(place[:self.length].tolist()).decode(errors="replace").strip() for place in places]
-        for rank, text in enumerate(texts):
-            if text != texts[0]:
-                raise dist.DistBackendError(f"bps: rank 0 of the group calls {texts[0]}, rank {rank} calls {text}")
+        signatures = [bytes(place[:self.length].tolist()) for place in places]
+        for rank, signature in enumerate(signatures):
+            if signature != signatures[0]:
+                raise dist.DistBackendError(f"bps: rank 0 of the group calls {_text_of(signatures[0])}, rank {rank} calls "
+                                            f"{_text_of(signature)}")
 
     def checked(self, places: torch.Tensor, like: torch.Tensor) -> List[torch.Tensor]:
         """The parts of all ranks. DistBackendError as check()."""
         self.check(places)
-        return [place[self.length:].clone().view(like.dtype).view(like.shape) for place in places]
+        return [place[self.length:].view(like.dtype).view(like.shape) for place in places]
+
+
+def _text_of(signature: bytes) -> str:
+    text = signature[hashlib.sha256().digest_size:].decode(errors="replace").strip()
+    return text if text.isprintable() else "something else"

@@ -57,9 +57,11 @@ def _join(options: Any, timeout_s: float) -> Job:
     if meeting.rank == 0:
         meeting.set("job", _job_name(options))
     job = meeting.get("job", meeting.rank_0_is_late)
-    if meeting.size > 1 and not any(os.environ.get(name) for name in ("BPS_SCHEDULER", "BPS_CONFIG")):
+    has_cluster = any(os.environ.get(name) for name in ("BPS_SCHEDULER", "BPS_CONFIG"))
+    if meeting.size > 1 and not has_cluster:
         return Job(*cluster.join(meeting, job), meeting)
-    client = Client(rank=meeting.rank, world_size=meeting.size, job=job, join_timeout_ms=meeting.join_timeout_ms())
+    client = Client(rank=meeting.rank, world_size=meeting.size, job=job, join_timeout_ms=meeting.join_timeout_ms(),
+                    scheduler=None if has_cluster else "embedded:")
     return Job(client, None, meeting)
 
 

@@ -8,7 +8,7 @@ from torch._C import _distributed_c10d as c10d
 
 from .call import Call
 
-_C10D = "torch.distributed.distributed_c10d"
+_C10D = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger")  # the second one wraps calls of the first
 # Hooks of DDP that make no calls in callbacks.
 _PLAIN_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 
