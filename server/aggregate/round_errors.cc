@@ -83,10 +83,10 @@ void RoundErrors::note_dropped(std::uint32_t contributor) {
   dropped_[contributor] = true;
 }
 
-Error RoundErrors::left(std::uint32_t contributor, Round round) const {
+Error RoundErrors::left(std::uint32_t contributor, Round round, std::uint64_t number) const {
   const bool drops = has_dropped(contributor);
   return make_error(ErrorCode::configuration,
-                    describe(round) + " can never complete: " + describe_rank(contributor) +
+                    describe(round, number) + " can never complete: " + describe_rank(contributor) +
                         (drops ? " has dropped the tensor" : " has left the job"),
                     std::string("let all ranks push the same number of rounds before one ") +
                         (drops ? "drops it" : "closes its client"));

@@ -39,8 +39,8 @@ class RoundErrors {
   // Two contributors call different things.
   Error differ(Round round, std::uint32_t one, const std::string& calls, std::uint32_t other,
                const std::string& other_calls) const;
-  // A contributor that has not given its part has left.
-  Error left(std::uint32_t contributor, Round round) const;
+  // A contributor that has not given its part has left. number: of a call without a name, or 0.
+  Error left(std::uint32_t contributor, Round round, std::uint64_t number) const;
   // It takes the tensor's elements for something else.
   Error dtype(std::uint32_t contributor, Round round, DType dtype) const;
   // An asynchronous tensor has no such rounds.

@@ -23,16 +23,16 @@ Status RoundTerms::open(std::uint32_t contributor, const PushPull& header) {
   whole_ = header.whole;
   scaled_by_ = kNobody;
   bad_scales_.clear();
-  const Error error = parted(header.round);
+  const Error error = parted(header.round, number_);
   return error.code == ErrorCode::ok ? Status() : Status(error);
 }
 
 // Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and
 // that is no fault of theirs.
-Error RoundTerms::parted(Round round) const {
+Error RoundTerms::parted(Round round, std::uint64_t number) const {
   if (parted_.code != ErrorCode::ok || !any_left_) return parted_;
   for (std::uint32_t i = 0; i < left_.size(); ++i)
-    if (left_[i] && !errors_.has_dropped(i)) return errors_.left(i, round);
+    if (left_[i] && !errors_.has_dropped(i)) return errors_.left(i, round, number);
   return {};
 }
 
@@ -43,7 +43,7 @@ std::uint32_t RoundTerms::lacked(const RoundSum& sum) const {
 }
 
 Error RoundTerms::out_of_turn(std::uint32_t contributor, Round round, Round open) const {
-  Error error = parted(round);
+  Error error = parted(round, 0);
   return error.code != ErrorCode::ok ? error : errors_.order(contributor, round, open);
 }
 

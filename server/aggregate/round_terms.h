@@ -32,7 +32,8 @@ class RoundTerms {
   Status agree(std::uint32_t contributor, const PushPull& header);
   bool has_bad_scale(std::uint32_t contributor) const { return bad_scales_.contains(contributor); }
 
-  const RoundCall& call() const { return call_; }  // of the round
+  const RoundCall& call() const { return call_; }   // of the round
+  std::uint64_t number() const { return number_; }  // likewise: of a call without a name, or 0
   // All have come. An error: one without whom it comes to nothing has not.
   Status may_complete(Round round, const RoundSum& sum) const;
 
@@ -62,7 +63,7 @@ class RoundTerms {
   // By itself.
   Status may_use(std::uint32_t contributor, const PushPull& header) const;
   // Why every round fails at once; ok: they do not. One that has dropped the tensor is a matter of lacked().
-  Error parted(Round round) const;
+  Error parted(Round round, std::uint64_t number) const;
 
   const PartitionShape& shape_;
   const std::span<const Contributor> contributors_;

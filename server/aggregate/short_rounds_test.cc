@@ -3,6 +3,7 @@
 #include <numeric>
 #include <random>
 
+#include "proto/base/call_names.h"
 #include "server/testing/aggregator_harness.h"
 
 namespace bps::short_rounds_test {
@@ -168,6 +169,22 @@ TEST_CASE("short rounds: another number, or another whole length, is another cal
     CHECK_THAT(action.error.message, is_number ? Catch::Contains("7") && Catch::Contains("8")
                                                : Catch::Contains("100") && Catch::Contains("101"));
   }
+}
+
+TEST_CASE("short rounds: the error of a rank that has left names the call") {
+  Short bench(2);
+  PartitionShape shape = bench.aggregator->shape();
+  shape.tensor = slot_name("world", TensorId{0}, "f32", "4096", 0);
+  bench.recreate(shape);
+  PushPull header = bench.header_of(0, 0, kBegin + 2, Operation::sum);
+  header.number = 17;
+  header.whole = kBegin + 2;
+  bench.begin(0, header, 1, bench.bytes(0, kBegin + 2, Operation::sum));
+  bench.end_short(0, bench.bytes(0, kBegin + 2, Operation::sum));
+  bench.aggregator->left(1, bench.actions);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].error.message ==
+        "group 'world': call number 17 can never complete: rank 1 has left the job");
 }
 
 TEST_CASE("short rounds: not of parts") {

@@ -274,7 +274,8 @@ void SyncAggregator::release_arrival(std::uint32_t contributor) {
 void SyncAggregator::advance(Actions& actions) {
   while (begun_) {
     const std::uint32_t lacked = terms_.lacked(sum_);
-    if (lacked != kNobody && is_announced()) return fail_round(errors_.left(lacked, open_), actions);
+    if (lacked != kNobody && is_announced())
+      return fail_round(errors_.left(lacked, open_, terms_.number()), actions);
     const RoundSum::Progress progress = sum_.add(is_announced());
     starved_ = starved_ || progress.no_slot;
     if (progress.spoiled == 0) return sum_.is_complete() ? complete(actions) : recall(actions);
@@ -291,7 +292,8 @@ void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
   for (std::uint32_t i = 0; i < spoiled; ++i) {
     const State& state = states_[i];
     if (state.dead || sum_.is_skipped(i)) continue;
-    if (terms_.has_left(i) && !terms_.has_dropped(i)) return fail_round(errors_.left(i, open_), actions);
+    if (terms_.has_left(i) && !terms_.has_dropped(i))
+      return fail_round(errors_.left(i, open_, terms_.number()), actions);
     if (!state.awaiting) continue;
     sum_.refuse(i);
     emit(actions, Action::Kind::not_ready, i, open_);
@@ -477,7 +479,7 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   if (handoff_ != nullptr) return approach(actions);
   if (terms_.has_dropped(contributor)) return advance(actions);
   if (!begun_ || sum_.is_here(contributor)) return advance_starved(actions);
-  fail_round(errors_.left(contributor, open_), actions);
+  fail_round(errors_.left(contributor, open_, terms_.number()), actions);
 }
 
 void SyncAggregator::gone(std::uint32_t contributor, Actions& actions) {

@@ -171,7 +171,7 @@ class CallGroup:
         the result when all has gone well. needs_all: a rank that has joined is an error."""
         self.check_member()
         if self._failure is not None:
-            raise self._failure
+            raise Error(self._failure.code, self._failure.message, self._failure.advice)
         self._check_name(kind, name)
         text = f"{kind}{'' if name is None else f' {name!r}'} of {meaning}"
         group, operations, roll = self._begin(begin, text)
