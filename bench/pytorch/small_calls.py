@@ -11,6 +11,8 @@ import time
 import torch
 import torch.distributed as dist
 
+import bps.torch  # noqa: F401: makes "bps" known, also where the wheel is not installed
+
 CALLS, TURNS = 500, 9
 
 
