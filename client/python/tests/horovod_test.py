@@ -31,7 +31,8 @@ class DifferencesTest(CasesTest):
     def test_ranks_that_differ(self):
         for size in (2, 3):
             self.cases(size, "mismatches", "under_way", "gathers")
-            self.cases(size, "late", BPS_OPERATION_TIMEOUT="2s")
+            for group in ("off", "host"):
+                self.cases(size, "late", BPS_OPERATION_TIMEOUT="2s", BPS_LOCAL_GROUP=group)
 
     def test_a_rank_is_killed(self):
         for how in ("allgather", "join"):

@@ -171,7 +171,7 @@ class CallGroup:
         the result when all has gone well. needs_all: a rank that has joined is an error."""
         self.check_member()
         if self._failure is not None:
-            raise Error(self._failure.code, self._failure.message, self._failure.advice)
+            raise again(self._failure)
         self._check_name(kind, name)
         text = f"{kind}{'' if name is None else f' {name!r}'} of {meaning}"
         group, operations, roll = self._begin(begin, text)
@@ -187,8 +187,7 @@ class CallGroup:
             self.start(kind, None, meaning, begin, lambda: None).synchronize()
         except Error as error:
             if error.code == Code.DEADLINE:
-                self._failure = Error(error.code, f"an earlier {kind} of {meaning} did not end: {error.message}",
-                                      "ranks are at different places of the program: start the job again")
+                self._failure = given_up(f"{kind} of {meaning}", error)
             raise
 
     def wait(self, operation: bps_handle.Handle) -> None:
@@ -251,6 +250,16 @@ class CallGroup:
     def _hold(self, key: str, operation: bps_handle.Handle) -> None:
         self._under_way.add(key)
         operation.then(lambda _: self._under_way.discard(key))
+
+
+def given_up(what: str, error: Error) -> Error:
+    """Of all that comes after a deadline in a part of a call of several."""
+    return Error(error.code, f"an earlier {what} did not end: {error.message}",
+                 "ranks are at different places of the program: start the job again")
+
+
+def again(error: Error) -> Error:
+    return Error(error.code, error.message, error.advice)
 
 
 def described(tensor: torch.Tensor, shape: Optional[Sequence[int]] = None) -> str:

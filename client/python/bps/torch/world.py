@@ -54,6 +54,7 @@ class World:
         self.rounds: Counter[str] = collections.Counter()
         self.name_groups: Dict[str, Any] = {}
         self.under_way: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self.failure: Optional[Error] = None  # of what all ranks exchange through declared tensors; by stream.py
         self.hosts: List[Tuple[int, int]] = []  # local rank of each rank, and ranks of its host; see about.py
         self._process_sets = itertools.count(1)
 
