@@ -16,7 +16,7 @@ from ..errors import Code, Error, invalid
 from ..group import Group
 from .handles import Handle
 from .tensors import memory_of_tensor
-from .world import World
+from .world import Series, World
 
 Begin = Callable[[Group], Sequence[bps_handle.Handle]]
 
@@ -24,7 +24,6 @@ _DIFFER = "ranks make the same calls, in the same order, with the same arguments
 _CODE_BITS = 24
 _OUT_OF_STEP = "call join() on all ranks, or remove and add their process set, and go on"
 _MOST_BYTES = 384  # of a group's name
-_PAUSE_S = 0.1
 
 
 def check_name(name: Optional[str]) -> None:
@@ -141,7 +140,7 @@ class CallGroup:
         self._count = 0  # of calls since all ranks were at the same place without doubt
         self.renewals = 0  # since then
         self._under_way: Set[str] = set()  # what has a name
-        self._failure: Optional[Error] = None  # of all later calls
+        self._series = Series()
 
     @property
     def size(self) -> int:
@@ -170,8 +169,7 @@ class CallGroup:
         """begin: starts the operations, in memory that has been checked. meaning: what must be alike on all ranks. finish: makes
         the result when all has gone well. needs_all: a rank that has joined is an error."""
         self.check_member()
-        if self._failure is not None:
-            raise again(self._failure)
+        self._series.check()
         self._check_name(kind, name)
         text = f"{kind}{'' if name is None else f' {name!r}'} of {meaning}"
         group, operations, roll = self._begin(begin, text)
@@ -181,14 +179,9 @@ class CallGroup:
         return CallHandle(self, group, text, operations, roll, finish, needs_all)
 
     def make(self, kind: str, meaning: str, begin: Begin) -> None:
-        """Starts and waits. It is a part of a call of several: after a deadline the others are not made, so later calls could meet
-        those of ranks that come late. Then the group is of no use any more."""
-        try:
+        """Starts and waits. It is one of several, see Series."""
+        with self._series.exchange(f"{kind} of {meaning}"):
             self.start(kind, None, meaning, begin, lambda: None).synchronize()
-        except Error as error:
-            if error.code == Code.DEADLINE:
-                self._failure = given_up(f"{kind} of {meaning}", error)
-            raise
 
     def wait(self, operation: bps_handle.Handle) -> None:
         self._place.wait(operation)
@@ -252,16 +245,6 @@ class CallGroup:
         operation.then(lambda _: self._under_way.discard(key))
 
 
-def given_up(what: str, error: Error) -> Error:
-    """Of all that comes after a deadline in a part of a call of several."""
-    return Error(error.code, f"an earlier {what} did not end: {error.message}",
-                 "ranks are at different places of the program: start the job again")
-
-
-def again(error: Error) -> Error:
-    return Error(error.code, error.message, error.advice)
-
-
 def described(tensor: torch.Tensor, shape: Optional[Sequence[int]] = None) -> str:
     """Type and shape. shape: what of it must be alike on all ranks."""
     return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape) if shape is None else ['*', *shape]}"
@@ -304,5 +287,3 @@ def calls_of_all(place: World) -> CallGroup:
     if 0 not in groups:
         groups[0] = CallGroup(place, "torch.world", range(place.client.world_size))
     return groups[0]
-
-

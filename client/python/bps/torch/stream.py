@@ -5,7 +5,6 @@ whose ranks sum first has none. There a few tensors are declared, which stay on 
 and optimizer state are sent once or seldom, and objects have another length each time. So bytes of a broadcast go in pieces of few
 sizes, one after another.
 """
-import contextlib
 import ctypes
 import functools
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
@@ -14,10 +13,9 @@ import torch
 
 from .._abi import DType, Op
 from .._memory import Memory
-from ..errors import Code, Error
 from ..group import Group
 from ..handle import Handle
-from .calls import CallGroup, again, calls_of_all, given_up
+from .calls import CallGroup, calls_of_all
 from .tensors import memory_of_tensor
 from .world import World
 
@@ -68,7 +66,7 @@ def reduce_bytes(world: World, values: bytearray, op: Op, what: str, calls: Opti
         used.make(f"exchange ({op.name.lower()})", f"{what}, {len(values)} bytes", lambda group: [group.push_pull(values, op=op)])
         return
     buffer = values + bytearray(_padded(len(values), _LEAST_REDUCED_BYTES) - len(values))
-    with _given_up_after_deadline(world, what):
+    with world.declared_series.exchange(f"exchange of {what}"):
         tensor = world.tensor(f"bytes.{op.name.lower()}.{len(buffer)}", DType.U8, len(buffer))
         _Declared(world, buffer, lambda given: world.client.push_pull(tensor, given, op=op)).wait()
     values[:] = buffer[:len(values)]
@@ -81,12 +79,13 @@ def broadcast_bytes(world: World, memories: Sequence[Memory], root: int, what: s
     if used is not None:
         _broadcast_by_calls(world, memories, root, what, used)
     else:
-        with _given_up_after_deadline(world, what):
+        with world.declared_series.exchange(f"broadcast of {what}"):
             _broadcast_declared(world, memories, root)
 
 
 def _broadcast_by_calls(world: World, memories: Sequence[Memory], root: int, what: str, calls: CallGroup) -> None:
     """In place; what is small goes together."""
+    large = [memory for memory in memories if memory.bytes >= PIECE_BYTES]
     packed: List[Tuple[bytearray, List[_Part]]] = []
     for parts in pieces([memory for memory in memories if memory.bytes < PIECE_BYTES]):
         packed.append((bytearray(sum(count for _, count in parts)), parts))
@@ -94,7 +93,6 @@ def _broadcast_by_calls(world: World, memories: Sequence[Memory], root: int, wha
             _copy(*packed[-1], out=False)
 
     def begin(group: Group) -> List[Handle]:
-        large = [memory for memory in memories if memory.bytes >= PIECE_BYTES]
         return [group.broadcast(one, root) for one in (*large, *(buffer for buffer, _ in packed))]
 
     total = sum(memory.bytes for memory in memories)
@@ -105,19 +103,6 @@ def _broadcast_by_calls(world: World, memories: Sequence[Memory], root: int, wha
 
 
 # ---- declared ----
-
-
-@contextlib.contextmanager
-def _given_up_after_deadline(world: World, what: str) -> Iterator[None]:
-    """As the calls of a group, see CallGroup.make."""
-    if world.failure is not None:
-        raise again(world.failure)
-    try:
-        yield
-    except Error as error:
-        if error.code == Code.DEADLINE:
-            world.failure = given_up(f"exchange of {what}", error)
-        raise
 
 
 def _padded(count: int, least: int) -> int:

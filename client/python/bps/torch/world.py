@@ -25,6 +25,30 @@ _PAUSE_S = 0.2
 _TURN_S = 0.05
 
 
+class Series:
+    """Exchanges that are one call to the program. After a deadline in one of them the rest is not made, so what follows could meet
+    those of ranks that come late: it is refused."""
+
+    def __init__(self) -> None:
+        self._failure: Optional[Error] = None
+
+    def check(self) -> None:
+        """Code.DEADLINE: an earlier one has missed its deadline."""
+        if self._failure is not None:
+            raise Error(self._failure.code, self._failure.message, self._failure.advice)
+
+    @contextlib.contextmanager
+    def exchange(self, what: str) -> Iterator[None]:
+        self.check()
+        try:
+            yield
+        except Error as error:
+            if error.code == Code.DEADLINE:
+                self._failure = Error(error.code, f"an earlier {what} did not end: {error.message}",
+                                      "ranks are at different places of the program: start the job again")
+            raise
+
+
 class World:
     """An open client. Ranks that call alike get equal numbers and names.
 
@@ -54,7 +78,7 @@ class World:
         self.rounds: Counter[str] = collections.Counter()
         self.name_groups: Dict[str, Any] = {}
         self.under_way: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        self.failure: Optional[Error] = None  # of what all ranks exchange through declared tensors; by stream.py
+        self.declared_series = Series()  # of stream.py
         self.hosts: List[Tuple[int, int]] = []  # local rank of each rank, and ranks of its host; see about.py
         self._process_sets = itertools.count(1)
 
