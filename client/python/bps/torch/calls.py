@@ -266,24 +266,24 @@ def _name_of_group(name: str) -> str:
     return short if len(short.encode()) <= _MOST_BYTES else f"torch.name/{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def groups_of(place: World) -> Dict[int, CallGroup]:
-    """By the numbers of process sets."""
-    groups: Dict[int, CallGroup] = place.call_groups
+def groups_of(place: World) -> Dict[Any, CallGroup]:
+    """By the numbers of process sets, and by the ranks of optimizers."""
+    groups: Dict[Any, CallGroup] = place.call_groups
     return groups
 
 
 def calls_of_ranks(place: World, ranks: Sequence[int]) -> CallGroup:
     """Of optimizers over these ranks, for what they compare."""
     key = tuple(ranks)
-    if key not in place.rank_groups:
-        short = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-        place.rank_groups[key] = CallGroup(place, f"optimizer.{short}", ranks)
-    group: CallGroup = place.rank_groups[key]
-    return group
+    return _of(place, key, f"optimizer.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}", ranks)
 
 
 def calls_of_all(place: World) -> CallGroup:
+    return _of(place, 0, "torch.world", range(place.client.world_size))
+
+
+def _of(place: World, key: Any, name: str, ranks: Sequence[int]) -> CallGroup:
     groups = groups_of(place)
-    if 0 not in groups:
-        groups[0] = CallGroup(place, "torch.world", range(place.client.world_size))
-    return groups[0]
+    if key not in groups:
+        groups[key] = CallGroup(place, name, ranks)
+    return groups[key]

@@ -69,9 +69,8 @@ class World:
         # would wait for.
         self._unused: Deque[str] = collections.deque()
         self._dropped: Deque[Handle] = collections.deque()
-        self.process_sets: List[Any] = []  # these two are kept by process_sets.py
-        self.call_groups: Dict[int, Any] = {}
-        self.rank_groups: Dict[Tuple[int, ...], Any] = {}  # by calls.py
+        self.process_sets: List[Any] = []  # by process_sets.py
+        self.call_groups: Dict[Any, Any] = {}  # by calls.py
         # Synchronous tensors that this rank has declared, also those that a join has dropped; how often it has used each; the
         # groups that stand for some of them, and operations on them, for joining.py.
         self.names: Dict[str, TensorSpec] = {}
