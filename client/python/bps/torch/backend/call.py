@@ -109,15 +109,14 @@ class Call:
         timed_out = dist.DistBackendError(f"{self.what}: its timeout of {self.timeout_s:g} s is over"
                                           + (f": {error.message}" if error is not None else ""))
         timed_out.__cause__ = error
-        self.end(timed_out, self._on_timeout)
+        self.end(timed_out, is_timeout=True)
 
-    def end(self, error: Optional[BaseException], before: Callable[[BaseException], None] = lambda error: None) -> None:
-        """before: is called with the error, if that ends it, before anybody sees that it is over."""
+    def end(self, error: Optional[BaseException], is_timeout: bool = False) -> None:
         with self._lock:
             if self.is_over:
                 return
-            if error is not None:
-                before(error)
+            if error is not None and is_timeout:
+                self._on_timeout(error)  # before anybody sees that it is over, and calls again
             self.error = error
             if error is None:
                 try:
