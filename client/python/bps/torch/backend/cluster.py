@@ -188,10 +188,10 @@ def _check_reach(scheduler: str, is_same_host: bool) -> None:
 def program(name: str) -> str:
     """Where a daemon is: beside the library, where pip has put it, on the path. Error.code CONFIGURATION: nowhere."""
     library = pathlib.Path(_library.find())
-    beside = [pathlib.Path(sysconfig.get_path("scripts")) / name]
-    if library.is_absolute() or len(library.parts) > 1:
-        beside.insert(0, library.resolve().parent.parent / "bin" / name)
-    for path in beside:
+    is_path = library.is_absolute() or len(library.parts) > 1
+    folders = [library.resolve().parent.parent / "bin"] if is_path else []
+    for folder in (*folders, pathlib.Path(sysconfig.get_path("scripts"))):
+        path = folder / name
         if os.access(path, os.X_OK):
             return str(path)
     found = shutil.which(name)

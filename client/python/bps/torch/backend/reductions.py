@@ -4,6 +4,7 @@ bps sums, averages, multiplies and compares eight types. The rest of what torch 
 is an `or`; complex numbers are pairs; what bps cannot do on the way (bit operations, int16) is gathered and reduced here, in
 rank order, at the price of as many bytes as there are ranks.
 """
+import ctypes
 import hashlib
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional
 
@@ -89,7 +90,7 @@ class Signature:
     """What a call is, in front of bytes that mean nothing to bps: all ranks find out if one has made another call. A hash of the
     text, and as much of the text as there is room for."""
 
-    length = 256  # of which elements of any type may follow
+    length = 256  # a multiple of the size of each type, so that elements behind it are aligned
 
     def __init__(self, text: str) -> None:
         code = text.encode()
@@ -101,7 +102,7 @@ class Signature:
 
     def check(self, places: Iterable[torch.Tensor]) -> None:
         """DistBackendError: what has come from the ranks is not that of one call."""
-        signatures = [bytes(place[:self.length].tolist()) for place in places]
+        signatures = [ctypes.string_at(place.data_ptr(), self.length) for place in places]
         for rank, signature in enumerate(signatures):
             if signature != signatures[0]:
                 raise dist.DistBackendError(f"bps: rank 0 of the group calls {_text_of(signatures[0])}, rank {rank} calls "
