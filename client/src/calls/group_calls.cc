@@ -114,7 +114,7 @@ GroupCalls::Call& GroupCalls::open(Group& group, GroupRequest& request, std::siz
 
 // A tensor of parts without elements is at no server, where ranks that call something else would meet.
 RoundCall GroupCalls::in_slots(const RoundCall& call, std::uint64_t count) {
-  return call.is_of_parts() && count == 0 ? RoundCall(Operation::sum) : call;
+  return call.is_of_parts() && count == 0 ? RoundCall(call.operation) : call;
 }
 
 Status GroupCalls::begin(GroupRequest&& request) {
