@@ -211,12 +211,11 @@ void SimWorker::note_id(std::size_t tensor) {
 }
 
 Status SimWorker::drop(TensorId tensor, std::function<void()> check_ended) {
-  calling_ = true;
+  const Calling calling(calling_);
   auto done = once<Status>([check_ended = std::move(check_ended)](const Status& status) {
     if (status) check_ended();
   });
   const Status dropped = engine_->drop(tensor, std::move(done));
-  calling_ = false;
   if (!dropped) --callbacks_due_;
   return dropped;
 }
@@ -303,10 +302,10 @@ void SimWorker::on_quarrel_declared(bool again, std::uint64_t elements,
   const TensorId tensor = ids->front();
   auto done = once<Result<std::uint32_t>>(
       [this, again, tensor](const Result<std::uint32_t>& result) { on_quarrel_done(again, tensor, result); });
-  calling_ = true;
-  const Status begun =
-      engine_->begin(testing::push_pull_of(tensor, quarrel_data_, quarrel_data_, Operation::sum, done));
-  calling_ = false;
+  const Status begun = [&] {
+    const Calling calling(calling_);
+    return engine_->begin(testing::push_pull_of(tensor, quarrel_data_, quarrel_data_, Operation::sum, done));
+  }();
   if (begun) return;
   --callbacks_due_;
   on_quarrel_done(again, tensor, begun.error());
@@ -411,15 +410,16 @@ void SimWorker::begin_round(std::size_t tensor) {
                          job_.plan.tensors[tensor].ranks.empty() && operation->scale.is_none() &&
                          operation->count == job_.plan.tensors[tensor].elements && random_.one_in(2);
   run.under_way = std::move(operation);
-  calling_ = true;
-  const Status begun = begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);
+  const Status begun = [&] {
+    const Calling calling(calling_);
+    return begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);
+  }();
   if (begun && bytes > 0 && random_.one_in(16)) {
     const Status second = engine_->begin(testing::push_pull_of(
         run.id, out, out, Operation::sum,
         [this](const Result<std::uint32_t>&) { fail("the callback of a refused operation ran"); }));
     if (second) fail("a second operation on a tensor that is under way was accepted");
   }
-  calling_ = false;
   if (begun) return;
   --callbacks_due_;
   const std::uint64_t round = std::exchange(run.under_way, nullptr)->round;
@@ -557,14 +557,15 @@ void SimWorker::give_up(const Error& error) {
   error_ = error;
   error_at_ = node_.base_of(node_.loop().now());
   if (state_ == State::joining) return close();
-  // What comes after the job has failed fails too, and does not hang.
-  // Of a call that lacks a rank which has left, the job goes on without it.
+  // What comes after the job has failed fails too, and does not hang. A call that lacks a rank which has left
+  // is no failure of the job.
   const bool goes_on = error.message.find("has left the job") != std::string::npos;
-  calling_ = true;
-  engine_->barrier(once<Status>([this, goes_on](const Status& status) {
-    if (status && !goes_on) fail("a barrier succeeded after the job had failed");
-  }));
-  calling_ = false;
+  {
+    const Calling calling(calling_);
+    engine_->barrier(once<Status>([this, goes_on](const Status& status) {
+      if (status && !goes_on) fail("a barrier succeeded after the job had failed");
+    }));
+  }
   close();
 }
 
