@@ -89,7 +89,7 @@ void describe(Config& config, Settings& s) {
   config.add(
       "call-memory", s.call_memory,
       "Of it, memory of each job for calls without names, from the first such call on; not set: 256 MiB, "
-      "but at most an eighth");
+      "but at most an eighth of it");
   config.add("bandwidth", s.bandwidth, "Speed of this machine's link, for placement");
   config.add("host", s.host, "Identity of this machine: equal for processes that share one");
   config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");
