@@ -102,7 +102,8 @@ class Signature:
 
     def check(self, places: Iterable[torch.Tensor]) -> None:
         """DistBackendError: what has come from the ranks is not that of one call."""
-        signatures = [ctypes.string_at(place.data_ptr(), self.length) for place in places]
+        heads = [place[:self.length] for place in places]
+        signatures = [ctypes.string_at(head.data_ptr(), head.numel()) for head in heads]
         for rank, signature in enumerate(signatures):
             if signature != signatures[0]:
                 raise dist.DistBackendError(f"bps: rank 0 of the group calls {_text_of(signatures[0])}, rank {rank} calls "
