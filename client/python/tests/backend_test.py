@@ -8,9 +8,13 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
+import bps
 import netlab
 import torch
+from bps.torch.backend import cluster
+from bps.torch.backend.meeting import Meeting
 from harness import HERE, WorkerTest
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
@@ -32,6 +36,10 @@ def keepers_of(rank):
             if any(word.endswith(b"_keeper.py") for word in words) and parent == str(rank.process.pid):
                 found.append(int(folder.name))
     return found
+
+
+def children_of(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_running(pid):
@@ -123,7 +131,7 @@ class CallsTest(BackendTest):
         for child in children:
             self.addCleanup(os.kill, child, signal.SIGKILL)
         for worker in workers:
-            worker.process.wait(60)
+            self.assertEqual(worker.process.wait(60), 0)  # not end(): the child has its output
         self.assert_nothing_is_left()
 
     def test_one_rank(self):
@@ -171,6 +179,24 @@ class CallsTest(BackendTest):
             worker.signal(signal.SIGUSR1)
             worker.end()
         self.assert_nothing_is_left()
+
+    def test_a_daemon_ends_after_its_starter(self):
+        """Nobody is left who could read its log."""
+        workers = self.ranks(2, "daemons_of_my_own")
+        for worker in workers:
+            worker.wait_line("under way", 60)
+        keepers = [pid for worker in workers for pid in keepers_of(worker)]
+        daemons = [pid for keeper in keepers for pid in children_of(keeper)]
+        self.assertEqual(len(daemons), 2)
+        for worker in workers:
+            worker.signal(signal.SIGKILL)
+            worker.end()
+        for pid in daemons:
+            os.kill(pid, signal.SIGKILL)
+        self.assert_nothing_is_left()
+
+    def test_a_rank_leaves(self):
+        self.assert_right(self.ranks(2, "leaves"), "leaves")
 
     def test_rank_0_dies_as_it_begins(self):
         """It has the store, too."""
@@ -256,6 +282,29 @@ class TrainingTest(BackendTest):
 
     def test_a_killed_rank(self):
         self.assert_killed("killed_in_backward")
+
+
+class ClusterTest(unittest.TestCase):
+    """What needs no process group."""
+
+    def test_programs_beside_the_library_come_first(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for place in ("bin", "scripts"):
+                (folder / place).mkdir()
+                (folder / place / "bps-server").touch(0o700)
+            with unittest.mock.patch.object(cluster._library, "find", lambda: str(folder / "lib" / "libbpsclient.so.0")), \
+                    unittest.mock.patch.object(cluster.sysconfig, "get_path", lambda _: str(folder / "scripts")):
+                self.assertEqual(cluster.program("bps-server"), str(folder / "bin" / "bps-server"))
+                (folder / "bin" / "bps-server").unlink()
+                self.assertEqual(cluster.program("bps-server"), str(folder / "scripts" / "bps-server"))
+
+    def test_the_first_error_counts_when_the_store_is_gone(self):
+        store = unittest.mock.Mock()
+        store.add.return_value = 1
+        store.set.side_effect = RuntimeError("connection reset")
+        Meeting(store, 0, 1, 1.0).fail(bps.Error(bps.Code.OS, "a daemon has ended"))
+        self.assertEqual(store.set.call_count, 1)
 
 
 class OldTorchTest(unittest.TestCase):

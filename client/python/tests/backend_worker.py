@@ -186,6 +186,9 @@ def strided():
         else:
             raise AssertionError("elements that share memory were written")
     dist.all_gather_into_tensor(torch.empty(5 * size), torch.ones(1).expand(5))  # read only
+    # From 2.14 on PyTorch refuses it by itself.
+    quantised = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
+    expect_error(lambda: dist.broadcast(quantised, 0), "uanti", 1.0, (ValueError, NotImplementedError))
     whole = torch.zeros(size * 4)
     part = whole[rank * 4:rank * 4 + 4]
     part.fill_(rank + 1)
@@ -414,6 +417,17 @@ def leaves_a_child():
             signal.pause()
     dist.all_reduce(torch.ones(3))
     print(f"child {child}", flush=True)
+
+
+def leaves():
+    """Rank 1 ends well, before a call of the others."""
+    rank, size = begin()
+    dist.all_reduce(torch.ones(3))
+    if rank != 1:
+        expect_error(lambda: dist.all_reduce(torch.ones(3)), "rank 1", 10.0)
+        error = expect_error(lambda: dist.all_reduce(torch.ones(3)), "has left the job", 10.0)
+        assert "DistributedDataParallel has join" in str(error), error
+    right("leaves")
 
 
 def alone():
