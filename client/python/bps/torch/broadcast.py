@@ -161,16 +161,16 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
     """The root's object on all ranks, by pickle: the ranks of a job trust each other. name: Horovod's, not needed."""
     place = world()
     is_root = place.client.rank == root_rank
+    calls = None if is_all(process_set) else calls_of(process_set)
+    if calls is not None:
+        calls.job_rank(root_rank)
     data = bytearray(pickle.dumps(obj)) if is_root else bytearray()
-    if is_all(process_set):
-        length = bytearray(len(data).to_bytes(8, "little"))
-        broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank, "length of an object")
-        if not is_root:
-            data = bytearray(int.from_bytes(length, "little"))
-        broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank, "an object")
-        return obj if is_root else pickle.loads(data)
-    calls_of(process_set).job_rank(root_rank)
-    return _gathered(bytes(data), process_set)[calls_of(process_set).ranks.index(root_rank)]
+    length = bytearray(len(data).to_bytes(8, "little"))
+    broadcast_bytes(place, [memory_of(length, "length", writable=True)], root_rank, "length of an object", calls)
+    if not is_root:
+        data = bytearray(int.from_bytes(length, "little"))
+    broadcast_bytes(place, [memory_of(data, "object", writable=True)], root_rank, "an object", calls)
+    return obj if is_root else pickle.loads(data)
 
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
