@@ -1,17 +1,17 @@
 """What makes ranks begin alike: parameters, optimizer state and any object, from one rank to all."""
-import ctypes
 import pickle
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
+from .. import handle as bps_handle
 from .._abi import DType
 from .._memory import Memory, memory_of
 from ..errors import invalid
+from ..group import Group
 from .agreement import check_agreement
 from .backend import buffers
 from .calls import described
-from .gathering import allgather_async
 from .handles import Derived, Handle
 from .operations import allreduce
 from .process_sets import ProcessSet, calls_of, global_process_set, is_all
@@ -175,16 +175,16 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """The objects of all ranks, in their order, by pickle. name: Horovod's, not needed."""
-    return _gathered(pickle.dumps(obj), process_set)
+    mine = memory_of(bytearray(pickle.dumps(obj)), "object")
+    started: List[bps_handle.Handle] = []
 
+    def begin(group: Group) -> List[bps_handle.Handle]:
+        started[:] = [group.all_gather(mine)]
+        return started
 
-def _gathered(data: bytes, process_set: ProcessSet) -> List[Any]:
-    """What all ranks have pickled; None of those that give nothing."""
-    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    length: torch.Tensor = allgather_async(torch.tensor([len(data)]), None, process_set).synchronize()
-    whole: torch.Tensor = allgather_async(mine, None, process_set).synchronize()
-    parts = whole.split(length.tolist())
-    return [pickle.loads(ctypes.string_at(part.data_ptr(), len(part))) if len(part) else None for part in parts]
+    gathered: List[Any] = calls_of(process_set).start(
+        "allgather", None, "objects", begin, lambda: [pickle.loads(part) for part in started[0].parts()]).synchronize()
+    return gathered
 
 
 class _Placeholder:
