@@ -286,7 +286,7 @@ TEST_CASE("group messages: a dropped group whose lengths come later ends what it
   int dropped = 0;
   REQUIRE(w.drop(group, dropped).ok());
   CHECK(w.drops.empty());
-  w.end_all();  // lengths of 0
+  w.end_all();
   CHECK(w.is_done(0));
   CHECK(w.is_done(1));
   w.end_drops();

@@ -124,9 +124,11 @@ class MessageWorld final : public CallWorld {
     std::memcpy(gathered.out.bytes.data(), lengths.data(), gathered.out.bytes.size());
     end(round);
   }
+  // All ranks of each group take part; the others' lengths are 0.
   void end_all() {
     declare_all();
     while (!rounds.empty()) {
+      if (channel_of(rounds.front()).starts_with(kLengthsPrefix)) give_own_lengths(rounds.front());
       end_round();
       declare_all();
     }
@@ -160,6 +162,14 @@ class MessageWorld final : public CallWorld {
     for (const std::uint64_t length : lengths)
       all += length;
     return all;
+  }
+  // In a group of all ranks, or of this one.
+  void give_own_lengths(const Request& round) const {
+    const std::span<const std::byte> own = round.in.bytes;
+    const std::size_t place = round.out.bytes.size() == own.size() ? 0 : self.value;
+    const std::span<std::byte> to = round.out.bytes.subspan(place * own.size());
+    REQUIRE(to.size() >= own.size());
+    std::memcpy(to.data(), own.data(), own.size());
   }
   // Different bytes in each buffer.
   std::span<std::byte> buffer(std::size_t bytes) {
