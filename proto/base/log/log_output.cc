@@ -21,6 +21,14 @@ namespace {
 // A pipe takes so much at once or nothing.
 constexpr std::size_t kPiece = PIPE_BUF;
 
+// A pipe that nobody reads is an error here, and no signal to the caller's thread.
+ssize_t write_to_reader(int fd, std::span<const char> bytes) {
+  pollfd end{fd, POLLOUT, 0};
+  if (::poll(&end, 1, 0) > 0 && (end.revents & POLLERR) == 0) return ::write(fd, bytes.data(), bytes.size());
+  errno = (end.revents & POLLERR) != 0 ? EPIPE : EAGAIN;
+  return -1;
+}
+
 // -1: as write(2) has it.
 ssize_t write_without_waiting(int fd, std::span<const char> bytes) {
   struct stat file {};
@@ -28,7 +36,7 @@ ssize_t write_without_waiting(int fd, std::span<const char> bytes) {
   if (S_ISSOCK(file.st_mode)) return ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (!S_ISFIFO(file.st_mode) && !S_ISCHR(file.st_mode)) return ::write(fd, bytes.data(), bytes.size());
   const int flags = ::fcntl(fd, F_GETFL);
-  if (flags >= 0 && (flags & O_NONBLOCK) != 0) return ::write(fd, bytes.data(), bytes.size());
+  if (flags >= 0 && (flags & O_NONBLOCK) != 0) return write_to_reader(fd, bytes);
   // O_NONBLOCK belongs to everyone who has the same open file: hence one of our own, for this write.
   const std::string name = fmt::format("/proc/self/fd/{}", fd);
   const UniqueFd own(::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
@@ -38,10 +46,7 @@ ssize_t write_without_waiting(int fd, std::span<const char> bytes) {
     return -1;
   }
   // Not ours to open. Poll says whether there is room for a piece; somebody else may still be faster.
-  pollfd room{fd, POLLOUT, 0};
-  if (::poll(&room, 1, 0) > 0) return ::write(fd, bytes.data(), bytes.size());
-  errno = EAGAIN;
-  return -1;
+  return write_to_reader(fd, bytes);
 }
 
 }  // namespace
