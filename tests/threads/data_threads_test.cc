@@ -194,3 +194,27 @@ TEST_CASE("data threads: a client that is closed in the middle of a round leaves
   for (auto& rank : ranks)
     CHECK(rank.get() != bps::Code::deadline);  // it has ended, one way or another
 }
+
+TEST_CASE(
+    "data threads: small operations one after another, whose answers come on all threads, and views nobody "
+    "reads") {
+  const DataThreads setting(2);
+  const bps::testing::Cluster cluster(2);
+  bps::Client client{options_of(cluster, 0).world_size(1)};
+  std::vector<bps::Tensor> tensors;  // some on each lane
+  for (int t = 0; t < 4; ++t)
+    tensors.push_back(client.declare("t" + std::to_string(t), bps::DType::f32, 1000));
+  std::vector<float> in(1000, 3.0f), out(1000);
+  std::vector<std::chrono::nanoseconds> times;
+  for (int round = 0; round < 390; ++round) {  // the last view has ended by then
+    const auto begin = std::chrono::steady_clock::now();
+    out.assign(1000, 0.0f);
+    client.push_pull(tensors[round % 3], in, out, bps::Op::sum).wait(kPatience);
+    times.push_back(std::chrono::steady_clock::now() - begin);
+    REQUIRE(out == in);
+    if (round % 20 == 19) (void)client.push_pull_view(tensors[3], in, bps::Op::sum);
+    if (round % 20 == 8) client.push_pull(tensors[3], in, out, bps::Op::sum).wait(kPatience);
+  }
+  std::sort(times.begin(), times.end());
+  CHECK(times[times.size() * 9 / 10] < 500ms);  // a heartbeat would end a wait after a second
+}

@@ -18,7 +18,8 @@
  * - Any thread may call any function; exceptions for a bps_callback are noted. Many clients may live in one
  *   process.
  * - The library never exits, aborts, or installs signal handlers, and its threads block signals. Exception:
- *   if one of these threads gets no memory for a small record, the process ends (std::bad_alloc).
+ *   if one of these threads, or one that does their work while it waits, gets no memory for a small record,
+ *   the process ends (std::bad_alloc).
  * - Every wait has a deadline. timeout_ms < 0 means the client's default (operation_timeout_ms).
  * - Structs begin with their size, so programs built with an older header keep working.
  * - A child of fork() must not use a client of its parent: every call returns BPS_CLOSED.

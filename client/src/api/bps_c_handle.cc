@@ -30,6 +30,17 @@ void give_back(const bps_handle& handle, std::shared_ptr<const AnswerView> view)
   if (const auto client = handle.client.lock()) client->release(handle.tensor, std::move(view));
 }
 
+// The client is kept no longer than the thread runs its loop.
+bool wait_until(const bps_handle& handle, TimePoint deadline) {
+  OperationRecord& record = *handle.record;
+  if (!record.done()) {
+    if (const auto client = handle.client.lock()) client->run_loop_for(record, deadline);
+  }
+  if (!record.wait_until(deadline)) return false;
+  if (const auto client = handle.client.lock()) client->on_waited();
+  return true;
+}
+
 }  // namespace
 }  // namespace bps
 
@@ -53,7 +64,7 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     if (Status status = may_wait("bps_wait"); !status.ok()) return status;
     const Duration timeout = duration_of(timeout_ms, handle->default_timeout);
     OperationRecord& record = *handle->record;
-    if (record.wait_until(std::chrono::steady_clock::now() + timeout)) return record.result();
+    if (wait_until(*handle, std::chrono::steady_clock::now() + timeout)) return record.result();
     const auto client = handle->client.lock();
     WaitCause what{"a client that is gone"};
     if (client != nullptr && !record.done()) {

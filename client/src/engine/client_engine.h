@@ -150,6 +150,9 @@ class ClientEngine final : private SchedulerLink::Owner,
   static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
   static constexpr Duration kPatience = std::chrono::milliseconds(250);  // with the scheduler's answers
 
+  // Nothing that the program has asked for is under way.
+  bool is_idle() const { return data_.idle() && calls_.idle() && joins_.idle(); }
+
  private:
   struct PendingSettle {
     std::uint64_t number = 0;
@@ -201,7 +204,6 @@ class ClientEngine final : private SchedulerLink::Owner,
   void drain();
   void warn_of_what_is_under_way();
   void finish_close();
-  bool is_idle() const { return data_.idle() && calls_.idle() && joins_.idle(); }
   Status ready() const;
 
   EventLoop& loop_;

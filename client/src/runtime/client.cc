@@ -377,6 +377,16 @@ Result<std::shared_ptr<OperationRecord>> Client::begin_call(GroupRequest&& reque
   return operations_->start_call(std::move(request));
 }
 
+void Client::run_loop_for(const OperationRecord& record, TimePoint deadline) {
+  const LoneSeries& series = operations_->series();
+  if (!series.goes_on() || settings_.config.local_group != LocalGrouping::off) return;
+  thread_->loop().run_until(
+      deadline, [&] { return record.done() || !series.goes_on(); },
+      [this] { return engine_ == nullptr || engine_->is_idle(); });
+}
+
+void Client::on_waited() { operations_->series().waited(thread_->loop().now()); }
+
 WaitCause Client::describe_call(const OperationRecord& record, Duration waited) {
   const std::uint64_t ticket = Operations::ticket_of(record);
   return explain(

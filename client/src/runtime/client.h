@@ -1,9 +1,10 @@
 // A client with its threads: what the C API calls, from any thread.
 //
 // The engine lives on a loop thread; functions here check what they can on the caller's thread, post the
-// rest, and wait for replies with a deadline. close() ends the operations, the membership and the threads;
-// the object stays until it is freed and answers `closed`. Nothing is shared between two clients but, where
-// there are more than CPUs, the thread of the loop.
+// rest, and wait for replies with a deadline. A thread that waits may run the loop meanwhile (LoneSeries).
+// close() ends the operations, the membership and the threads; the object stays until it is freed and answers
+// `closed`. Nothing is shared between two clients but, where there are more than CPUs, the thread of the
+// loop.
 //
 // Owner: the program, through bps_client. Failure: see ClientEngine.
 #pragma once
@@ -50,6 +51,10 @@ class Client {
   // Outlives the client if its holder wants.
   const std::shared_ptr<const ForkMark>& fork_mark() const { return fork_mark_; }
   Status ready() const;
+  // A thread is about to wait for the operation, until `deadline`: it may run the loop meanwhile. Returns
+  // when it has ended, or at any time. After the wait: on_waited().
+  void run_loop_for(const OperationRecord& record, TimePoint deadline);
+  void on_waited();
   // For calls that are given no timeout.
   Duration operation_timeout() const { return settings_.operation_timeout; }
   const Logger& log() const { return log_; }

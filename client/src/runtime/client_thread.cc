@@ -52,7 +52,7 @@ Result<std::unique_ptr<ClientThread>> ClientThread::take() {
     }
     const auto fewest = std::min_element(
         all.begin(), all.end(), [](const Shared& a, const Shared& b) { return a.clients < b.clients; });
-    ++fewest->clients;
+    fewest->thread->loop().lend(++fewest->clients == 1);
     return fewest->thread;
   });
   if (!thread) return std::move(thread).error();
@@ -117,7 +117,8 @@ void ClientThread::leave() {
   const bool is_unused = threads().shared.update([&](std::vector<Shared>& all) {
     const auto mine =
         std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
-    if (--mine->clients > 0) return false;
+    thread_->loop().lend(--mine->clients == 1);
+    if (mine->clients > 0) return false;
     more = std::move(mine->more);
     all.erase(mine);
     return true;

@@ -5,6 +5,8 @@
 // wake-ups, which cost more than what they move; one thread for many takes what has come for all of them when
 // it wakes.
 //
+// A client that has its thread for itself lends the loop (asio_loop.h).
+//
 // Owner: Client. Any one thread, but loop() from all. Limits: nothing a client does may keep the thread for
 // long: others wait meanwhile. A child of fork() never shares with its parent. Failure: `os` when there can
 // be no thread.

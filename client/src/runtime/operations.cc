@@ -1,5 +1,7 @@
 #include "client/src/runtime/operations.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -157,6 +159,7 @@ void Operations::end_on_group(const OperationRecord* key, const Result<std::uint
   on_groups_.erase(found);
   std::shared_ptr<const AnswerView> view;
   if (given != nullptr && weight.ok()) view = view_of(*given);
+  series_.end();
   if (record->finish(weight, std::move(view)).is_awaited) wake_later(record);
 }
 
@@ -189,14 +192,35 @@ void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
   tensor->use.store(Use::idle, std::memory_order_release);
 }
 
+// What it moves for this rank; of what is no exchange in host memory: more than anything.
+std::size_t Operations::bytes_of(const Note& note) {
+  const bool is_call = note.group != nullptr && note.group->request;
+  if (note.is_drop || (note.group != nullptr && !is_call)) return SIZE_MAX;
+  if (is_call && !note.group->request->more.empty()) return SIZE_MAX;
+  const Request& request = is_call ? note.group->request->request : note.request;
+  if (request.memory() != MemoryKind::host) return SIZE_MAX;
+  return std::max(request.in.bytes.size(), request.out.bytes.size());
+}
+
 // False: the client is closed. Once the note is there it is begun, so nothing may fail any more: without
 // memory to wake the loop, the next note wakes it, or a wait that expires.
 bool Operations::leave(Note&& note) {
+  const bool is_operation = note.record != nullptr;
+  if (is_operation) series_.start(bytes_of(note), loop_.now());
+  struct Start {
+    LoneSeries& series;
+    bool is_kept;
+    ~Start() {
+      if (!is_kept) series.end();
+    }
+  } start{series_, !is_operation};
   const auto left = notes_.push(std::move(note));
   if (left == MpscQueue<Note>::Pushed::closed) return false;
+  start.is_kept = true;
   if (left != MpscQueue<Note>::Pushed::wake && !is_unheard_.exchange(false, std::memory_order_relaxed))
     return true;
   try {
+    if (series_.goes_on() && loop_.run_here([this] { begin_noted(); })) return true;
     loop_.post([this] { begin_noted(); });
   } catch (const std::bad_alloc&) {
     is_unheard_.store(true, std::memory_order_relaxed);
@@ -248,6 +272,7 @@ void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
   } else {
     tensor.use.store(view != nullptr ? Use::viewed : Use::idle, std::memory_order_release);
   }
+  series_.end();
   const OperationRecord::Finished finished = record->finish(weight, view);
   if (view != nullptr && !finished.has_reader) release(tensor.id, std::move(view));
   if (finished.is_awaited) wake_later(std::move(record));

@@ -5,7 +5,8 @@
 // claims the tensor, leaves a note in one queue, and wakes the loop only for the first note of a burst; the
 // loop finds all it has to know of an operation under way in the tensor. Threads that wait are woken when the
 // loop has worked through what had come: who is woken for one operation finds the next ones done, and does
-// not sleep for each.
+// not sleep for each. In a series of lone ones (lone_series.h) the threads of the program run the loop
+// themselves.
 //
 // A drop is the last operation of its tensor. When it has ended nothing is kept of the tensor but that there
 // was one.
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "client/src/engine/client_engine.h"
+#include "client/src/runtime/lone_series.h"
 #include "client/src/runtime/operation_record.h"
 #include "client/src/tensors/request.h"
 #include "proto/base/loop/completion.h"
@@ -66,6 +68,9 @@ class Operations {
   // What was read in place is no longer needed: the tensor may have its next operation. The last holder of a
   // view lets go of it on the loop.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view);
+
+  // Of all of them.
+  LoneSeries& series() { return series_; }
 
   // Loop. Before the first operation; the engine outlives them all.
   void attach(ClientEngine& engine) { engine_ = &engine; }
@@ -114,6 +119,7 @@ class Operations {
   Error refusal(const Tensor& tensor, TensorId id, Use use) const;
   Status claim(TensorId tensor, Use use, Note&& note);
   bool leave(Note&& note);
+  static std::size_t bytes_of(const Note& note);
   void begin(Note& note);
   void begin_drop(TensorId tensor);
   Result<std::shared_ptr<OperationRecord>> start_on_group(GroupNote&& note);
@@ -130,6 +136,7 @@ class Operations {
   Monitor<std::vector<std::shared_ptr<Tensor>>> tensors_;  // by TensorId
   const std::shared_ptr<Tensor> ended_;                    // in the place of each that has been dropped
   MpscQueue<Note> notes_;
+  LoneSeries series_;
   // Loop. On groups, under way.
   std::unordered_map<const OperationRecord*, OnGroup> on_groups_;
   std::vector<Note> noted_;                                // loop: its memory is used again

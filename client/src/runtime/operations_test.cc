@@ -53,6 +53,24 @@ struct Started : Running {
   Operations operations{loop, std::make_shared<CallbackThread>()};
 };
 
+// Which nobody else runs.
+class VacantLoop final : public EventLoop {
+ public:
+  explicit VacantLoop(VirtualLoop& loop) : loop_(loop) {}
+  TimePoint now() const override { return loop_.now(); }
+  void post(Task task) override { loop_.post(std::move(task)); }
+  TimerId at(TimePoint when, Task task) override { return loop_.at(when, std::move(task)); }
+  void cancel(TimerId timer) override { loop_.cancel(timer); }
+  bool in_loop() const override { return loop_.in_loop(); }
+  bool run_here(const Task& task) override {
+    task();
+    return true;
+  }
+
+ private:
+  VirtualLoop& loop_;
+};
+
 }  // namespace
 
 TEST_CASE("operations: a burst wakes the loop once, and begins in order") {
@@ -76,6 +94,43 @@ TEST_CASE("operations: a burst wakes the loop once, and begins in order") {
   c.loop.run_tasks();
   CHECK(c.loop.steps() == before + 2);
   CHECK(c.take(0).round == Round{1});
+}
+
+TEST_CASE("operations: one of a series begins on the thread that starts it, but not after a pause") {
+  Started c;
+  VacantLoop vacant(c.loop);
+  Operations operations(vacant, std::make_shared<CallbackThread>());
+  operations.add(c.small, {"bias", DType::u8, 8});
+  operations.attach(c.engine);
+  std::uint64_t round = 0;
+  const auto start = [&] {
+    auto record = operations.start(push_pull_of(c.small, c.few, c.few, Operation::sum, {}));
+    REQUIRE(record.ok());
+    return *record;
+  };
+  const auto end = [&](const std::shared_ptr<OperationRecord>& record) {
+    const PartitionId partition = c.take(1).partition;
+    REQUIRE(c.lane(1).deliver(c.answer(partition.value, round++, 8), bytes_of(8, 2)));
+    REQUIRE(record->done());
+    operations.series().waited(c.loop.now());
+  };
+  for (int i = 0; i < LoneSeries::kEnough; ++i) {
+    const auto record = start();
+    CHECK(c.lane(1).frames.empty());
+    c.loop.run_tasks();
+    end(record);
+  }
+  for (int i = 0; i < 3; ++i) {
+    const auto record = start();
+    CHECK_FALSE(c.lane(1).frames.empty());
+    end(record);
+  }
+  c.loop.run_for(2 * LoneSeries::kLongestGap);
+  const auto late = start();
+  CHECK(c.lane(1).frames.empty());
+  c.loop.run_tasks();
+  end(late);
+  operations.stop();
 }
 
 TEST_CASE("operations: waiting threads are woken together, after all that has come") {

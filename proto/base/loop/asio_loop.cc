@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_handover.h"
 #include "proto/base/loop/timer_queue.h"
 
 namespace bps {
@@ -31,11 +32,17 @@ class LoopMailbox final : public Mailbox {
   ~LoopMailbox() override { ::close(wake_fd_); }
 
   void post(Task task) override {
-    if (queue_.push(std::move(task)) == MpscQueue<Task>::Pushed::wake) wake();
+    if (queue_.push(std::move(task)) == MpscQueue<Task>::Pushed::wake) call();
   }
 
   void close() {
-    if (queue_.close()) wake();
+    if (queue_.close()) call();
+  }
+
+  // Who sleeps in the loop.
+  void wake() {
+    const std::uint64_t one = 1;
+    while (::write(wake_fd_, &one, sizeof one) < 0 && errno == EINTR) {}
   }
 
   void drain_wakes() {
@@ -44,14 +51,16 @@ class LoopMailbox final : public Mailbox {
   }
 
   MpscQueue<Task>& queue() { return queue_; }
+  LoopHandover& handover() { return handover_; }
 
  private:
-  void wake() {
-    const std::uint64_t one = 1;
-    while (::write(wake_fd_, &one, sizeof one) < 0 && errno == EINTR) {}
+  void call() {
+    wake();
+    handover_.recall();
   }
 
   const int wake_fd_;
+  LoopHandover handover_;
   MpscQueue<Task> queue_;
 };
 
@@ -124,6 +133,23 @@ struct AsioLoop::Impl {
 
   void run_hooks(std::size_t most);
 
+  // Of another thread, which has taken the loop.
+  template <class Turns, class IsIdle>
+  void run_as_guest(Turns&& turns, IsIdle&& is_idle) {
+    const std::thread::id own = thread.exchange(std::this_thread::get_id(), std::memory_order_relaxed);
+    mailbox->queue().awake();
+    turns();
+    const LoopLockScope scope(lock.get());
+    thread.store(own, std::memory_order_relaxed);
+    mailbox->handover().give_back(
+        [&] { return may_lend() && !has_work() && is_idle() && mailbox->queue().prepare_sleep(); });
+  }
+
+  bool may_lend() const {
+    return is_lent.load(std::memory_order_relaxed) && !(lock != nullptr && lock->is_shared()) &&
+           !stopping.load(std::memory_order_acquire);
+  }
+
   // Waits for a socket, a task or a timer, at most until `deadline`, then runs one handler of what is ready
   // of the sockets. If more are, the next turn finds them without asking the kernel. What one read has
   // brought about so leaves before the next, while it is in cache and before its receiver has nothing left to
@@ -174,6 +200,7 @@ struct AsioLoop::Impl {
     void on_turn_end() override {}
   } hooks, last;  // the list, and in it while hooks run: the end of those that may run
   std::atomic<std::thread::id> thread{};
+  std::atomic<bool> is_lent{false};
   std::atomic<bool> stopping{false};
   bool stopped = false;
 };
@@ -257,8 +284,15 @@ bool AsioLoop::in_loop() const {
 
 void AsioLoop::run() {
   impl_->thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  while (!impl_->stopping.load(std::memory_order_acquire))
-    run_once(TimePoint::max());
+  LoopHandover& handover = impl_->mailbox->handover();
+  while (!impl_->stopping.load(std::memory_order_acquire)) {
+    if (handover.is_wanted()) {
+      handover.stand_aside();
+    } else {
+      run_once(TimePoint::max());
+    }
+  }
+  handover.end();
   // What was posted before stop() runs; what those tasks post does not. stop() may not have come to this yet,
   // and a task that slipped in behind the last look would be neither run nor destroyed.
   impl_->mailbox->close();
@@ -275,6 +309,37 @@ void AsioLoop::run_once(TimePoint deadline) {
   impl_->run_tasks();
   impl_->run_timers();
   impl_->run_hooks(kMaxHooksPerTurn);
+}
+
+void AsioLoop::run_until(TimePoint deadline, const std::function<bool()>& done,
+                         const std::function<bool()>& is_idle) noexcept {
+  if (!impl_->may_lend()) return;
+  const auto mailbox = impl_->mailbox;
+  if (!mailbox->handover().take(deadline, [&] { mailbox->wake(); })) return;
+  impl_->run_as_guest(
+      [&] {
+        while (!done() && impl_->may_lend() && now() < deadline)
+          run_once(deadline);
+      },
+      is_idle);
+}
+
+bool AsioLoop::run_here(const Task& task) noexcept {
+  if (!impl_->may_lend() || !impl_->mailbox->handover().take_vacant()) return false;
+  impl_->run_as_guest(
+      [&] {
+        {
+          const LoopLockScope scope(impl_->lock.get());  // the task may begin to share it
+          task();
+        }
+        run_once(TimePoint::min());
+      },
+      [] { return true; });
+  return true;
+}
+
+void AsioLoop::lend(bool may) {
+  if (impl_->is_lent.exchange(may, std::memory_order_relaxed) && !may) impl_->mailbox->post([] {});
 }
 
 void AsioLoop::stop() {

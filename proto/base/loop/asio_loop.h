@@ -75,6 +75,15 @@ class AsioLoop final : public EventLoop {
 
   // Runs until stop(); tasks posted before stop() still run.
   void run();
+  // Another thread, in the place of the one that is in run(): until `done`, which it asks after each turn,
+  // but not beyond `deadline`, and not longer than the loop is lent. Does nothing where a third thread does
+  // so. Then nobody runs the loop for a moment, if `is_idle` (loop_handover.h). Like run() it does not throw.
+  void run_until(TimePoint deadline, const std::function<bool()>& done,
+                 const std::function<bool()>& is_idle) noexcept;
+  bool run_here(const Task& task) noexcept override;
+  // Any thread. May others run it? No, at first, and never when it shares its lock: what runs on another of
+  // those loops would not wake who runs this one.
+  void lend(bool may);
   // Any thread, any number of times.
   void stop();
 

@@ -40,6 +40,13 @@ class EventLoop {
   // fine.
   virtual void cancel(TimerId timer) = 0;
 
+  // Any thread. If nobody runs the loop just now: runs `task`, and what it posts, on the caller's thread.
+  // False: it has not run.
+  virtual bool run_here(const Task& task) {
+    static_cast<void>(task);
+    return false;
+  }
+
   // Debug aid: true on the loop's own thread, and before the loop runs.
   virtual bool in_loop() const = 0;
 };
