@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 Callback = Callable[[Optional[Error]], None]
 
-# A wait that may be as long as _LONG_S first looks for an end within _SOON_S.
+# A wait that may be as long as _LONG_S first looks for an end within _UNSEEN_MS, then within _SOON_S.
 _LONG_S = 30.0
 _SOON_S = 1.0
+_UNSEEN_MS = 10
 
 
 # Longer than any wait may be.
@@ -202,8 +203,9 @@ class Handle:
         return int(_library.get().bps_wait(self._raw, milliseconds, ctypes.byref(error)))
 
     def _ends_soon(self) -> bool:
-        """Most waits are short: then a file descriptor, which signals interrupt, is cheaper than another thread."""
-        if self.poll():
+        """Most waits are short: then a file descriptor, which signals interrupt, is cheaper than another thread; and of a very
+        short one nobody sees that signals do not interrupt it."""
+        if self.poll() or self._wait(_UNSEEN_MS, _library.new_error()) != Code.DEADLINE:
             return True
         waiter = select.poll()
         waiter.register(self.fileno(), select.POLLIN)
