@@ -205,7 +205,7 @@ class Handle:
     def _ends_soon(self) -> bool:
         """Most waits are short: then a file descriptor, which signals interrupt, is cheaper than another thread; and of a very
         short one nobody sees that signals do not interrupt it."""
-        if self.poll() or self._wait(_UNSEEN_MS, _library.new_error()) != Code.DEADLINE:
+        if self.poll() or _library.get().bps_wait(self._raw, _UNSEEN_MS, None) != Code.DEADLINE:
             return True
         waiter = select.poll()
         waiter.register(self.fileno(), select.POLLIN)

@@ -65,6 +65,8 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     const Duration timeout = duration_of(timeout_ms, handle->default_timeout);
     OperationRecord& record = *handle->record;
     if (wait_until(*handle, std::chrono::steady_clock::now() + timeout)) return record.result();
+    // Nobody reads the cause, for which the loop is asked.
+    if (error == nullptr) return make_error(ErrorCode::deadline, "");
     const auto client = handle->client.lock();
     WaitCause what{"a client that is gone"};
     if (client != nullptr && !record.done()) {

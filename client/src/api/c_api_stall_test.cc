@@ -12,6 +12,7 @@ TEST_CASE("c api: an expired wait names the round and the rank that has not push
   const TwoWorkers job;
   std::vector<float> data(10, 1.0f);
   bps_handle* handle = job.pending("delta", data);
+  CHECK(bps_wait(handle, 1, nullptr) == BPS_DEADLINE);  // without a text
   CHECK_THAT(explained([&](bps_error* why) { return bps_wait(handle, 300, why); }, "missing rank 1"),
              Contains("waited 0.3 s for round 0 of delta: 1 of 2 pushed, missing rank 1 (host ") &&
                  Contains(", last seen ") && Contains("0 of 1 partitions answered; waiting for server 1"));
