@@ -40,8 +40,8 @@ ssize_t write_without_waiting(int fd, std::span<const char> bytes) {
   // O_NONBLOCK belongs to everyone who has the same open file: hence one of our own, for this write.
   const std::string name = fmt::format("/proc/self/fd/{}", fd);
   const UniqueFd own(::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  if (own) return ::write(own.get(), bytes.data(), bytes.size());
-  if (errno == ENXIO) {  // a pipe that nobody reads
+  if (own) return write_to_reader(own.get(), bytes);
+  if (errno == ENXIO) {  // a named pipe that nobody reads
     errno = EPIPE;
     return -1;
   }

@@ -152,5 +152,24 @@ TEST_CASE("log output: what cannot be written at all is forgotten") {
   ::sigaction(SIGPIPE, &before, nullptr);
 }
 
+TEST_CASE("log output: a pipe that nobody reads sends no signal to who logs") {
+  const bool is_blocking = GENERATE(false, true);
+  sigset_t pipe_signal, before, pending;
+  ::sigemptyset(&pipe_signal);
+  ::sigaddset(&pipe_signal, SIGPIPE);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &pipe_signal, &before) == 0);
+  Stream stream;
+  if (!is_blocking) REQUIRE(::fcntl(stream.writer.get(), F_SETFL, O_NONBLOCK) == 0);
+  LogOutput output = stream.output();
+  stream.reader = UniqueFd();
+  output.write(line(0));
+  CHECK_FALSE(output.has_kept());
+  REQUIRE(::sigpending(&pending) == 0);
+  CHECK(::sigismember(&pending, SIGPIPE) == 0);
+  const timespec at_once{};
+  (void)::sigtimedwait(&pipe_signal, nullptr, &at_once);  // one that has come goes no farther
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 }  // namespace
 }  // namespace bps
